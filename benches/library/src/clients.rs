@@ -32,7 +32,7 @@ pub async fn measure(effort: Effort) -> anyhow::Result<Vec<Row>> {
     let governor = Governor(DefaultDirectRateLimiter::direct(quota));
     let with_governor = ClientBuilder::new(reqwest::Client::new());
     let with_governor = with_governor.with(reqwest_ratelimit::all(governor)).build();
-    let api = Provider::new("api").domain("api.example.org").upstream(server.url.clone());
+    let api = Provider::new("shop").domain("api.example.org").upstream(server.url.clone());
     let api = api.limit(MANY.into(), Duration::from_secs(3_600));
     let tollgate = Tollgate::builder().provider(api)?.build().await?;
     let governed = Governed::new(&tollgate, reqwest::Client::builder())?;

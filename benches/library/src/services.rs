@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{Empty, Full};
 use tollgate::tower::GovernLayer;
 use tollgate::{Call, Provider, RequestBody, Tollgate, UseCache};
 use tower::{Layer, Service, ServiceExt};
@@ -58,7 +58,7 @@ where
 
 /// All subjects, in interleaved rounds.
 pub async fn measure(effort: Effort) -> anyhow::Result<Vec<Row>> {
-    let api = || Provider::new("api").domain("api.example.org").limit(MANY, HOUR);
+    let api = || Provider::new("shop").domain("api.example.org").limit(MANY, HOUR);
     let memory = Tollgate::builder().provider(api())?.build().await?;
     let folder = std::env::temp_dir().join(format!("tollgate-bench-library-{}", std::process::id()));
     let sqlite = Tollgate::builder().store(format!("sqlite:{}", folder.display()));

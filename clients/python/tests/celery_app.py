@@ -49,6 +49,20 @@ def failing(self) -> None:
 
 
 @app.task(bind=True)
+@tollgate.rate_limited("fails-twice", guard="brisk")
+def failing_by_guard(self) -> None:
+    note("failing_by_guard", self)
+    raise RuntimeError("broken")
+
+
+@app.task(bind=True)
+@tollgate.rate_limited("waits", guard="impatient")
+def denied_by_guard(self) -> str:
+    note("denied_by_guard", self)
+    return "ran"
+
+
+@app.task(bind=True)
 @tollgate.rate_limited("recovers", retries=3)
 def recovers(self) -> str:
     note("recovers", self)

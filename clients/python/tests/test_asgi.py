@@ -97,6 +97,33 @@ def test_c4_requests_beyond_the_guard_get_429_with_headers(daemon, client, http)
     assert calls == ["hello"] * 5
 
 
+def test_c4_c10_one_request_to_the_daemon_also_at_the_gateways_address(daemon, http, monkeypatch):
+    """The rate headers come with the decision: before, they cost a second request, and a caller at
+    the gateway's address had none."""
+    sent: list = []
+    send = tollgate.AsyncClient.send
+
+    async def counted(self, request):
+        sent.append(request.path)
+        return await send(self, request)
+
+    monkeypatch.setattr(tollgate.AsyncClient, "send", counted)
+    own = tollgate.AsyncClient(daemon.gateway + "/-", token="canary-app-token")  # tidy:canary
+    with served(application([], client=own)) as url:
+        responses = [http.get(f"{url}/hello") for _ in range(6)]
+    assert [response.status_code for response in responses] == [200] * 5 + [429]
+    remaining = [response.headers["x-ratelimit-remaining"] for response in responses]
+    assert remaining == ["4", "3", "2", "1", "0", "0"]
+    for response in responses:
+        assert response.headers["x-ratelimit-limit"] == "10"
+        assert 0 <= int(response.headers["x-ratelimit-reset"]) - time.time() <= 33
+        assert '"ip";q=10' in response.headers["ratelimit-policy"]
+    decisions = [response.headers["x-tollgate-decision"] for response in responses]
+    assert decisions == ["allow"] * 5 + ["reject"]
+    assert responses[-1].json()["hint"] and responses[-1].json()["reason"] == "limit"
+    assert sent == ["/v1/acquire"] * 6
+
+
 def test_c4_the_user_is_asked_if_its_header_is_there_and_c11_all_or_none(daemon, client, http):
     """The user's tokens are used up: its address and the global guard are not charged."""
     client.acquire("ann", 10, guard="user")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib
-import inspect
 import logging
 import os
 import shutil
@@ -22,7 +21,12 @@ from conftest import CONFIG, environment, write
 
 PATIENCE = 60
 #: One token, then one each two seconds: a task without one is put back.
-GUARDS = CONFIG.replace("guards:", "guards:\n  once: { limit: 30, period: 1m, burst: 1, by: name }")
+MORE = """guards:
+  once: { limit: 30, period: 1m, burst: 1, by: name }
+  brisk: { limit: 600, period: 1m, burst: 50, by: name, retries: 1, factor: 1.0 }
+  impatient: { limit: 1, period: 1m, burst: 1, by: name, wait: 1s, retry_delay: 90s }
+"""
+GUARDS = CONFIG.replace("guards:\n", MORE)
 
 
 def free_port() -> int:
@@ -106,6 +110,18 @@ def noted(tasks, what: str) -> list:
     return [(float(at), int(retries)) for name, at, retries in lines if name == what]
 
 
+def runs_again(tasks, result) -> float:
+    """When a task that was put back runs again, as its worker says."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        scheduled = tasks.app.control.inspect(timeout=1).scheduled() or {}
+        of_task = [of for each in scheduled.values() for of in each if of["request"]["id"] == result.id]
+        if result.state == "RETRY" and of_task:
+            assert len(of_task) == 1
+            return datetime.datetime.fromisoformat(of_task[0]["eta"]).timestamp()
+        assert time.monotonic() < until, (result.state, scheduled)
+
+
 def test_c5_tasks_run_with_a_token(tasks, daemon):
     results = [tasks.plain.delay(number) for number in range(3)]
     assert [result.get(timeout=PATIENCE) for result in results] == [0, 2, 4]
@@ -138,23 +154,28 @@ def test_c5_a_task_that_recovers_returns_its_result(tasks):
     assert [retries for _, retries in noted(tasks, "recovers")] == [0, 1]
 
 
-def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks, daemon):
+def test_c5_retries_are_those_of_the_guard(tasks):
+    """C12: what the daemon's variables set has its effect on Celery: one retry, not three."""
+    result = tasks.failing_by_guard.delay()
+    with pytest.raises(RuntimeError):
+        result.get(timeout=PATIENCE)
+    assert [retries for _, retries in noted(tasks, "failing_by_guard")] == [0, 1]
+
+
+def test_c5_the_wait_and_the_countdown_are_those_of_the_guard(tasks):
+    """The next token comes in a minute: longer than `wait`, so it is put back for `retry_delay`."""
+    assert tasks.denied_by_guard.delay().get(timeout=PATIENCE) == "ran"
+    began = time.time()
+    result = tasks.denied_by_guard.delay()
+    assert 89 <= runs_again(tasks, result) - began <= 90 + PATIENCE
+    result.revoke()
+
+
+def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks):
     """It is put back: the longer of `retry_delay` (60 s) and the time of the denial counts."""
     result = tasks.denied_inside.delay()
-    until = time.monotonic() + PATIENCE
-    while not noted(tasks, "inside"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    while result.state != "RETRY":
-        assert time.monotonic() < until, result.state
-        time.sleep(0.05)
-    manager = tollgate.QueueManager(daemon.client(), app=tasks.app)
-    scheduled = manager.get_queue_status()["scheduled"]
-    of_task = [of["request"] for each in scheduled.values() for of in each]
-    assert [request["id"] for request in of_task].count(result.id) == 1
-    etas = [of["eta"] for each in scheduled.values() for of in each]
-    put_back = datetime.datetime.fromisoformat(etas[0]).timestamp() - noted(tasks, "inside")[0][0]
-    assert 59 <= put_back <= 60 + PATIENCE
+    again = runs_again(tasks, result)
+    assert 59 <= again - noted(tasks, "inside")[0][0] <= 60 + PATIENCE
     result.revoke()
 
 
@@ -190,9 +211,23 @@ def test_c6_can_submit_takes_a_task_token_without_waiting(daemon):
     assert granted == [True] * 15 + [False] * 5
     assert not manager.can_submit_task("other", pending=51)
     assert manager.can_submit_task("other", pending=50)
+    loose = tollgate.QueueManager(daemon.client(), max_pending=100)
+    assert not loose.can_submit_task("other", pending=51), "the daemon's bound holds too"
     smaller = tollgate.QueueManager(daemon.client(), max_pending=10)  # the daemon's bound is 50
     assert not smaller.can_submit_task("other", pending=11)
     assert smaller.can_submit_task("other", pending=10)
+
+
+@pytest.mark.parametrize("pending", ["many", -1, True, 1.5])
+def test_a_count_that_is_none_is_a_typed_error(daemon, pending):
+    manager = tollgate.QueueManager(daemon.client())
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        manager.can_submit_task("other", pending=pending)
+    assert wrong.value.hint
+    with pytest.raises(tollgate.BadRequest):
+        tollgate.QueueManager(daemon.client(), max_pending=pending)
+    with pytest.raises(tollgate.BadRequest):
+        manager.tell(5, "id", "submitted")
 
 
 def test_c6_the_queue_status_has_the_documents_parts(tasks, daemon):
@@ -217,26 +252,38 @@ def test_c6_without_a_broker_the_daemon_counts(daemon):
         manager.pending("counted")
 
 
+def test_c6_the_bound_is_the_daemons(make_daemon):
+    """Before, the client had a bound of 50 of its own."""
+    roomy = make_daemon(config=CONFIG.replace("max_pending: 50", "max_pending: 100"))
+    manager = tollgate.QueueManager(roomy.client())
+    assert manager.can_submit_task("q", pending=51) and manager.can_submit_task("q", pending=100)
+    assert not manager.can_submit_task("q", pending=101)
+
+
 def test_c5_the_documents_values_are_the_defaults():
-    """Waits up to 300 s, put back for 60 s, three retries with factor 2."""
+    """Waits up to 300 s, put back for 60 s, three retries with factor 2, if no guard says otherwise."""
     asked = []
 
     class Recorder:
+        address = tollgate.Client("127.0.0.1:1").address
+
         def acquire(self, *arguments, **options):
             asked.append((arguments, options))
-            raise tollgate.RateLimitExceeded("no")
+            raise tollgate.RateLimitExceeded("no", retry_in=1.0)
 
     limited = tollgate.rate_limited("a", client=Recorder())(lambda: None)
-    with pytest.raises(tollgate.RateLimitExceeded):
-        limited()
-    assert asked == [(("a", 1, True, 300.0), {"guard": "task"})]
-    parameters = inspect.signature(tollgate.rate_limited).parameters
-    defaults = {name: parameters[name].default for name in ("retry_delay", "retries", "factor")}
-    assert defaults == {"retry_delay": 60.0, "retries": 3, "factor": 2.0}
+    for _ in range(2):
+        with pytest.raises(tollgate.RateLimitExceeded):
+            limited()
+    waiting = (("a", 1, True, 300.0), {"guard": "task"})
+    # The first asks without a wait, because it does not know how long; from then on it is known.
+    assert asked == [(("a", 1, False, 0.0), {"guard": "task"}), waiting, waiting]
+    rules = tollgate.tasks._TaskRules()
+    assert (rules.retry_delay, rules.retries, rules.factor) == (60.0, 3, 2.0)
 
 
 @pytest.mark.parametrize(
-    "options", [{"retries": -1}, {"factor": 0.5}, {"wait": -1}, {"tokens": 0}, {"retry_delay": None}]
+    "options", [{"retries": -1}, {"factor": 0.5}, {"wait": -1}, {"tokens": 0}, {"factor": "2"}]
 )
 def test_wrong_options_are_told(options):
     with pytest.raises(tollgate.BadRequest):

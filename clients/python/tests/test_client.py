@@ -161,6 +161,8 @@ def test_c11_several_guards_are_all_or_none(client):
         (("x",), {"provider": "y"}),
         ((), {"provider": "x", "url": "http://h/"}),
         (("x",), {"priority": "urgent!"}),
+        (("x",), {"wait": "no"}),
+        (("x",), {"wait": 0}),
     ],
 )
 def test_wrong_arguments_are_typed_errors_and_nothing_is_counted(client, used, arguments, options):
@@ -190,8 +192,29 @@ def test_s11_metrics_and_alerts_of_the_daemon(client):
     assert own["total_requests"] == 1 and own["capacity"] == 5 and own["tokens_remaining"] == 4
     assert set(client.metrics()["entities"]) >= {"x", "wide"}
     assert client.alerts() == []
-    with pytest.raises(NotFound):
-        client.metrics("nobody")
+    for arguments in ({"entity": "nobody"}, {"entity": "nobody", "provider": "x"}, {"provider": "nobody"}):
+        with pytest.raises(NotFound) as unknown:
+            client.metrics(**arguments)
+        assert unknown.value.code == "UnknownEntity"
+        assert "`nobody`" in unknown.value.message and "metrics()" in unknown.value.hint
+    for wrong in (5, ""):
+        with pytest.raises(BadRequest):
+            client.metrics(wrong)
+
+
+def test_costs_have_every_unit_of_the_server(make_daemon, provider):
+    """`capacity` refused units that `acquire` takes; a report could not say that a call cost nothing."""
+    llm = f"name: llm\nupstream: {provider.url}\nlimits: [{{ limit: 1000, period: 1h, unit: tokens }}]\n"
+    with make_daemon(llm).client() as client:
+        assert client.capacity("llm", {"tokens": 1000})
+        assert not client.capacity("llm", {"tokens": 1001})
+        permit = client.acquire("llm", {"tokens": 900})
+        assert not client.capacity("llm", {"tokens": 200})
+        permit.report(status=200, cost={"tokens": 0})
+        assert client.capacity("llm", {"tokens": 1000})
+        with pytest.raises(BadRequest) as wrong:
+            client.capacity("llm", {"miles": 1})
+        assert wrong.value.hint
 
 
 def test_a_caller_asks_on_the_gateway_with_its_token(daemon):

@@ -91,8 +91,9 @@ def test_s11_switches_for_all_calls_and_for_one(gateway, provider):
             assert response.headers["x-tollgate-source"] == source, use_cache
         missing = http.get("http://site.test/new", extensions={"tollgate": {"use_cache": "only"}})
         assert missing.status_code == 504
-        with pytest.raises(tollgate.BadRequest):
-            http.get("http://site.test/", extensions={"tollgate": {"use_cahce": False}})
+        for wrong in ({"use_cahce": False}, {"use_cache": "never"}, "no", ["use_cache"]):
+            with pytest.raises(tollgate.BadRequest):
+                http.get("http://site.test/", extensions={"tollgate": wrong})
     with client(gateway, use_cache=False, entity="odds", use_deduplication=False) as http:
         http.get("http://site.test/same")
     assert provider.paths() == {"/same": 4}
@@ -171,6 +172,15 @@ def test_fallback_direct_sends_nothing_of_tollgates(provider, caplog):
         (None, {"provider": "a/b"}),
         (None, {"colour": "red"}),
         (None, {"timeout": -1}),
+        (None, {"use_cache": "never"}),
+        (None, {"use_cache": 0}),
+        (None, {"use_deduplication": "no"}),
+        (None, {"use_deduplication": 0}),
+        (None, {"entity": "a\nb"}),
+        (None, {"entity": 5}),
+        (None, {"cost": -1}),
+        (None, {"cost": {"tokens": "many"}}),
+        (None, {"token": "a\rb"}),
     ],
 )
 def test_wrong_options_are_told(gateway, options):

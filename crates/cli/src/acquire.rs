@@ -1,13 +1,14 @@
 //! `tollgate acquire`, `capacity`, `report`, `release`: permits for shell scripts.
 //!
 //! Promises: exit 0 granted, 75 denied ("try later"). `acquire -- CMD` runs CMD under its permit,
-//! reports how it ended, and exits as CMD did; the permit is held while CMD runs. If CMD cannot be
-//! started, the permit is given back.
+//! reports how it ended, and exits as CMD did; the permit is held while CMD runs, and signals that would
+//! end this process go to CMD. If CMD cannot be started, the permit is given back.
 //! With a daemon and without one the replies are the same.
 //!
 //! Never: makes a call itself.
 
 mod decision_source;
+mod forwarded_signals;
 mod permit_files;
 
 use std::io::Write;
@@ -26,6 +27,7 @@ use tollgate_core::time::Span;
 use crate::admin_client::percent_encode;
 use crate::options::Options;
 use decision_source::DecisionSource;
+use forwarded_signals::ForwardedSignals;
 use permit_files::Ending;
 
 /// "Try later": sysexits' EX_TEMPFAIL.
@@ -105,7 +107,7 @@ Examples:
 /// Report what became of the call of a permit
 ///
 /// May be sent again: the first report counts. Works with a daemon and, for a permit that was acquired
-/// without one, on the store; --admin asks that daemon only.
+/// without one, on the store.
 #[derive(Debug, Args)]
 #[command(name = "report", after_help = REPORT_EXAMPLES, after_long_help = REPORT_EXAMPLES)]
 pub(crate) struct ReportCommand {
@@ -126,7 +128,7 @@ pub(crate) struct ReportCommand {
     header: Vec<(String, String)>,
 
     /// What the call has cost, such as tokens=1200
-    #[arg(long, value_name = "COST")]
+    #[arg(long, value_name = "COST", allow_hyphen_values = true)]
     cost: Option<String>,
 
     #[command(flatten)]
@@ -139,8 +141,7 @@ Examples:
 
 /// Give a permit back that was not used
 ///
-/// Works with a daemon and, for a permit that was acquired without one, on the store; --admin asks that
-/// daemon only.
+/// Works with a daemon and, for a permit that was acquired without one, on the store.
 #[derive(Debug, Args)]
 #[command(name = "release", after_help = RELEASE_EXAMPLES, after_long_help = RELEASE_EXAMPLES)]
 pub(crate) struct ReleaseCommand {
@@ -168,7 +169,7 @@ struct CallArgs {
     priority: Option<String>,
 
     /// What the call costs: a number of calls, or such as tokens=1200
-    #[arg(long, value_name = "COST")]
+    #[arg(long, value_name = "COST", allow_hyphen_values = true)]
     cost: Option<String>,
 
     /// Who calls, as under `callers:` in tollgate.yaml
@@ -296,7 +297,9 @@ fn run_to_its_end(
     every: Duration,
     meanwhile: impl Fn(),
 ) -> std::io::Result<ExitStatus> {
+    let signals = ForwardedSignals::catch()?;
     let mut child = command.spawn()?;
+    signals.to(&child);
     let (sender, ended) = sync_channel(1);
     // It ends with the command.
     std::thread::spawn(move || sender.send(child.wait()));
@@ -380,8 +383,9 @@ fn denied(reply: &Value, as_json: bool) -> anyhow::Result<ExitCode> {
         writeln!(crate::out::out(), "{reply}")?;
         return Ok(ExitCode::from(DENIED));
     }
-    let Some(limit) = reply["limit"]["name"].as_str() else {
-        // The message names what is closed, and until when.
+    let limit = reply["limit"]["name"].as_str();
+    let Some(limit) = limit.filter(|_| reply["reason"] != "too_costly") else {
+        // The message names what is closed, and until when, or that waiting does not help.
         let reason = reply["reason"].as_str().unwrap_or("limit");
         let message = reply["message"].as_str().unwrap_or(reason);
         writeln!(crate::out::err(), "denied: {message}")?;

@@ -213,19 +213,14 @@ fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match cache_dir(&loaded.config) {
         Some(folder) => Ok(folder),
         None => bail!(
-            "responses are cached in memory only, and no daemon responds; start one with `tollgate serve`"
+            "responses are cached in memory or in Redis, and no daemon responds; start one with `tollgate serve`"
         ),
     }
 }
 
-/// The folder of `cache.db`; `None` = memory.
+/// The folder of `cache.db`; `None` = memory, or Redis.
 pub(crate) fn cache_dir(config: &Config) -> Option<PathBuf> {
-    // This version caches no responses in Redis or Postgres, but in the folder of the ledger.
-    let store = match &config.cache_store {
-        Some(own @ (Store::Sqlite(_) | Store::Memory)) => own,
-        Some(Store::Postgres(_) | Store::Redis(_)) | None => &config.store,
-    };
-    match store {
+    match config.cache_store.as_ref().unwrap_or(&config.store) {
         Store::Sqlite(folder) => Some(PathBuf::from(folder)),
         Store::Memory | Store::Postgres(_) | Store::Redis(_) => None,
     }

@@ -165,7 +165,7 @@ impl CheckReport {
             if let Some(assumed) = assumption(&one.provider) {
                 self.guarantees.push_str(&format!("  {assumed}\n"));
             }
-            if let Some(assumed) = store_assumption(&loaded.config.store, &one.provider) {
+            if let Some(assumed) = store_assumption(&loaded.config, &one.provider) {
                 self.guarantees.push_str(&format!("  {assumed}\n"));
             }
         }

@@ -16,7 +16,7 @@ use tollgate_config::amount;
 
 use crate::admin_client::{AdminClient, percent_encode, segment};
 use crate::options::Options;
-use crate::status::state_word;
+use crate::provider_state::state_word;
 
 const SET_EXAMPLES: &str = "\
 Examples:

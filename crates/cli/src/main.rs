@@ -18,17 +18,20 @@ mod explain;
 mod import;
 mod init;
 mod log;
+mod man;
 mod open_ledger;
 mod options;
 mod control;
 mod out;
 mod provider;
+mod provider_state;
 mod admin_client;
 mod schema;
 mod serve;
 mod source;
 mod status;
 mod terminal;
+mod times;
 mod top;
 mod why;
 
@@ -77,6 +80,7 @@ enum Command {
     Import(import::Import),
     Schema(schema::Schema),
     Completions(completions::Completions),
+    Man(man::Man),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Import(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
     };
     match outcome {
         Ok(code) => code,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tollgate_config::Config;
-use tollgate_config::config::Store;
+use tollgate_config::config::{PostgresMode, Store};
 use tollgate_ledger::postgres::PostgresAddress;
 use tollgate_ledger::redis::RedisAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions};
@@ -49,6 +49,10 @@ pub(crate) async fn try_open_ledger(config: &Config) -> anyhow::Result<(Ledger, 
         Store::Redis(url) => {
             let address = RedisAddress::parse(url.expose()).context("store")?;
             Ok(Ledger::redis_or_lost(&address, Clock::System, &options()).await)
+        }
+        // Permits are counted in memory, and the counts are written now and then (`serve/snapshot.rs`).
+        Store::Postgres(_) if config.postgres.mode == PostgresMode::Snapshot => {
+            Ok((Ledger::memory(Clock::System), None))
         }
         Store::Postgres(url) => {
             let address = PostgresAddress::parse(url.expose()).context("store")?;

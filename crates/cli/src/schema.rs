@@ -106,7 +106,9 @@ fn shape(shape: &Shape) -> Value {
     };
     let number = json!({ "type": "number", "minimum": 0 });
     match shape {
-        Shape::Text | Shape::Secret => json!({ "type": ["string", "number", "boolean", "null"] }),
+        Shape::Text | Shape::Secret | Shape::KeyedUrl => {
+            json!({ "type": ["string", "number", "boolean", "null"] })
+        }
         Shape::Integer => either(vec![
             json!({ "type": "integer", "minimum": 0 }),
             text("[0-9][0-9_]*"),

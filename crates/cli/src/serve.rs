@@ -12,6 +12,7 @@ mod hardening;
 mod memory;
 mod ndjson;
 mod page_hint;
+mod snapshot;
 mod systemd;
 mod watch;
 
@@ -26,21 +27,23 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
-use tollgate::event::{Event, Events};
+use tollgate::event::Events;
 use tollgate::providers::Options as RegistryOptions;
 use tollgate_config::amount;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Secret, Sources, disk};
 use tollgate_ledger::Ledger;
+use tollgate_ledger::redis::RedisAddress;
 use tollgate_server::admin::TokenFile;
 use tollgate_server::{
     Admin, AdminOptions, AlertOptions, Alerts, Daemon, Gateway, GatewayOptions, ListenAddress,
-    ListenerKind,
+    ListenerKind, Scheduler, SchedulerOptions,
 };
 
 use crate::open_ledger::{flush, open_ledger};
 use crate::options::Options;
 use decision_listeners::DecisionListeners;
+use snapshot::Snapshots;
 use systemd::Sockets;
 
 const EXAMPLES: &str = "\
@@ -195,13 +198,14 @@ async fn serve(
         nodes: config.nodes,
         node_lease: config.node_lease,
         offline: flags.offline,
-        cache: cache(&config, &bus),
+        cache: cache(&config, &ledger, &bus)?,
         events: bus,
         ..RegistryOptions::default()
     };
     let providers = config.all_providers().map(|provider| (**provider).clone());
     let registry = ProviderRegistry::build(providers.collect(), ledger, options)?;
     let response_cache = registry.cache().clone();
+    let snapshots = Snapshots::start(&config, &registry).await?;
     registry.set_callers(&config.callers);
     tollgate::body::set_body_memory(config.body_memory.0);
     let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
@@ -223,15 +227,19 @@ async fn serve(
         }
     }
     daemon.set_listeners(gateway.listeners());
-    let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
-    let service = DecisionListeners::open(&daemon, &config, flags.grpc).await?;
+    let (admin, operator) = admin(&daemon, &config, sockets.admin, wants_admin).await?;
+    let service = DecisionListeners::open(&daemon, &config, flags.grpc, operator.as_ref()).await?;
     let _alerts = Alerts::start(&daemon, AlertOptions::default()).await;
+    let scheduler = Scheduler::start(&daemon, SchedulerOptions::default());
     ndjson::start(&daemon, &config)?;
     events.watch(&daemon).await;
-    let out = &mut crate::out::out();
-    announce(out, &config, &listening, &service, admin.as_ref())?;
-    if let Some(admin) = &admin {
-        page_hint::announce(out, admin.address())?;
+    {
+        // Not for longer: results and metrics are written to standard output by other threads.
+        let out = &mut crate::out::out();
+        announce(out, &config, &listening, &service, admin.as_ref())?;
+        if let Some(admin) = &admin {
+            page_hint::announce(out, admin.address())?;
+        }
     }
     systemd::ready();
     tokio::spawn(memory::return_freed());
@@ -242,11 +250,14 @@ async fn serve(
     systemd::notify("STOPPING=1");
     let drained = async {
         // The admin address responds until the gateway is drained.
-        tokio::join!(gateway.drain(), service.drain());
+        tokio::join!(gateway.drain(), service.drain(), scheduler.drain());
         if let Some(admin) = admin {
             admin.drain().await;
         }
         response_cache.close().await;
+        if let Some(snapshots) = snapshots {
+            snapshots.finish().await;
+        }
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
@@ -282,13 +293,13 @@ fn wants_admin(loaded: &Loaded) -> bool {
     named.is_some_and(|value| value.origin != Origin::Default)
 }
 
-/// The admin address.
+/// The admin address, and the operator's token if there is one.
 async fn admin(
     daemon: &Daemon,
     config: &Config,
     socket: Option<std::net::TcpListener>,
     is_named: bool,
-) -> anyhow::Result<Option<Admin>> {
+) -> anyhow::Result<(Option<Admin>, Option<Secret>)> {
     let wanted = config.admin.listen;
     let listener = match socket {
         Some(socket) => TcpListener::from_std(socket),
@@ -302,7 +313,7 @@ async fn admin(
                 "warning: {wanted} is in use, perhaps by another daemon, so this one has no admin \
                  address; choose one with --admin"
             )?;
-            return Ok(None);
+            return Ok((None, None));
         }
         Err(error) => {
             let text = format!("could not listen on {wanted}; choose another with --admin");
@@ -310,11 +321,12 @@ async fn admin(
         }
     };
     let is_local = listener.local_addr()?.ip().is_loopback();
+    let token = operator_token(config, is_local)?;
     let options = AdminOptions {
-        token: operator_token(config, is_local)?,
+        token: token.clone(),
         ..AdminOptions::default()
     };
-    Ok(Some(Admin::serve(daemon, listener, options)?))
+    Ok((Some(Admin::serve(daemon, listener, options)?), token))
 }
 
 /// The token that the operator's programs send. Beyond this host there is always one.
@@ -337,20 +349,21 @@ fn operator_token(config: &Config, is_local: bool) -> anyhow::Result<Option<Secr
     Ok(Some(stored.token))
 }
 
-/// The response cache: in the folder of the ledger, unless the configuration names another store.
-fn cache(config: &Config, events: &Events) -> Cache {
+/// The response cache: in the folder of the ledger, unless the configuration names another store. While Redis cannot be
+/// reached it is in memory.
+fn cache(config: &Config, ledger: &Ledger, events: &Events) -> anyhow::Result<Cache> {
     let sizes = Sizes {
         memory: config.cache_size.memory.0,
         disk: config.cache_size.disk.0,
     };
-    let Some(folder) = crate::cache::cache_dir(config) else {
-        if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
-            let why = "this version caches responses in sqlite:DIR or memory: only";
-            events.emit(Event::CacheOnlyInMemory { why: why.into() });
-        }
-        return Cache::memory_within(sizes);
-    };
-    Cache::open_within(&folder, sizes, events)
+    if let Some(Store::Redis(url)) = &config.cache_store {
+        let address = RedisAddress::parse(url.expose()).context("cache_store")?;
+        return Ok(Cache::open_redis(address, sizes, ledger.clone(), events));
+    }
+    Ok(match crate::cache::cache_dir(config) {
+        Some(folder) => Cache::open_within(&folder, sizes, events),
+        None => Cache::memory_within(sizes),
+    })
 }
 
 fn print_problems(problems: &Problems) -> io::Result<()> {

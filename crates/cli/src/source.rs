@@ -1,9 +1,9 @@
 //! `tollgate source add | list | remove`: the URLs that are fetched regularly (H5).
 //!
 //! Promises: adding a source prints which provider will limit it, or that none will. The running
-//! daemon checks the file and keeps the sources.
+//! daemon checks the file, keeps the sources and fetches them; the list shows when, and how it went.
 //!
-//! Never: fetches a source.
+//! Never: fetches a source itself.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use tollgate_config::raw;
 
 use crate::admin_client::{AdminClient, segment};
 use crate::options::Options;
+use crate::times::time_of_day;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,10 +28,12 @@ const ADD_EXAMPLES: &str = "\
 Example:
   tollgate source add news.yaml
 
-A file has name and url, and may have every (5m) or cron (\"0 6 * * *\"), priority and output:
+A file has name and url, and may have every (5m) or cron (\"0 6 * * *\", in UTC), priority and output
+(`-` for standard output, an http or https URL, or a path below results/ of the state folder):
   name: news
   url: https://api.example.org/news
-  every: 5m";
+  every: 5m
+  output: news/{name}.{ext}";
 
 /// Add, list or remove the URLs that are fetched regularly
 #[derive(Debug, Args)]
@@ -51,7 +54,7 @@ enum SourceCommand {
         #[command(flatten)]
         options: Options,
     },
-    /// List the sources, and which provider limits each
+    /// List the sources: which provider limits each, when it runs next, and how it went
     #[command(after_help = "Example:\n  tollgate source list --json")]
     List {
         /// Print JSON
@@ -140,5 +143,57 @@ fn source_text(source: &Value) -> String {
         (None, _) => "not limited: no provider has this domain".to_owned(),
     };
     let (name, url) = (text("name").unwrap_or("?"), text("url").unwrap_or("?"));
-    format!("{name}: {url}{when}; {limited}")
+    format!("{name}: {url}{when}; {limited}{}", run_text(source))
+}
+
+/// When it runs next, and how its last fetch went; nothing in the reply to `add`.
+fn run_text(source: &Value) -> String {
+    let mut text = match (&source["queued"], &source["next_run"]) {
+        (Value::Bool(true), _) => "; queued".to_owned(),
+        (_, next @ Value::Number(_)) => format!("; next run {}", time_of_day(next)),
+        _ => String::new(),
+    };
+    let last = &source["last"];
+    let at = || time_of_day(&last["at"]);
+    match last["result"].as_str() {
+        None => {}
+        Some("ok") => {
+            text += &format!(
+                "; last: {}, {} bytes at {}",
+                last["status"],
+                last["bytes"],
+                at()
+            );
+            if let Some(output) = last["output"].as_str() {
+                text += &format!(" to {output}");
+            }
+        }
+        Some(result) => {
+            let why = last["error"].as_str().unwrap_or("?");
+            text += &format!("; last: {result} at {}: {why}", at());
+        }
+    }
+    text
+}
+
+/// One line about all sources, for `tollgate status`; `None` = there are none.
+pub(crate) fn summary(sources: &Value) -> Option<String> {
+    let sources = sources.as_array().filter(|sources| !sources.is_empty())?;
+    let count = |is_one: fn(&Value) -> bool| sources.iter().filter(|one| is_one(one)).count();
+    let queued = count(|one| one["queued"] == true);
+    let failing = count(|one| {
+        one["last"]["result"]
+            .as_str()
+            .is_some_and(|last| last != "ok")
+    });
+    let next = sources.iter().filter_map(|one| one["next_run"].as_f64());
+    let next = next.min_by(f64::total_cmp);
+    let mut text = format!(
+        "{} sources: {queued} queued, {failing} failing",
+        sources.len()
+    );
+    if let Some(next) = next {
+        text += &format!("; next run {}", time_of_day(&json!(next)));
+    }
+    Some(text)
 }

@@ -7,6 +7,7 @@
 //!
 //! Never: shows a key; creates a ledger where there is none.
 
+use crate::provider_state::{ProviderState, state_word};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ use tollgate_server::Daemon;
 use crate::admin_client::{AdminClient, NoDaemon, percent_encode, segment};
 use crate::open_ledger::try_open_ledger;
 use crate::options::Options;
+use crate::times::time_of_day;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,6 +85,14 @@ impl StatusCommand {
             }
         };
         match remote.request(Method::GET, &path, None) {
+            Ok(response) if self.name.is_none() => {
+                let mut status = response?;
+                // An older daemon, or one whose desk cannot be read, has none to show.
+                if let Ok(Ok(reply)) = remote.request(Method::GET, "/v1/sources", None) {
+                    status["sources"] = reply["sources"].clone();
+                }
+                Ok(status)
+            }
             Ok(response) => Ok(response?),
             // No daemon on a named address is a mistake; on the default address it is not.
             Err(error) if error.is::<NoDaemon>() && self.options.admin.is_none() => {
@@ -153,11 +163,18 @@ fn has_ledger(folder: &Path) -> bool {
 
 fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let providers = list(&status["providers"]);
-    let states: Vec<String> = providers.iter().map(summary_state).collect();
-    let widths = states.iter().map(|state| state.chars().count());
+    let mut providers: Vec<(ProviderState, Value)> = list(&status["providers"])
+        .into_iter()
+        .map(|one| (ProviderState::of(&one), one))
+        .collect();
+    // Worst first, otherwise in the order of the files.
+    providers.sort_by_key(|(state, _)| state.rank);
+    let widths = providers
+        .iter()
+        .map(|(state, _)| &state.text)
+        .map(|text| text.chars().count());
     let width = widths.max().unwrap_or(0).max(12);
-    for (provider, state) in providers.iter().zip(states) {
+    for (ProviderState { text: state, .. }, provider) in &providers {
         let text = |name: &str| provider[name].as_str().unwrap_or_default().to_owned();
         let waiting = &provider["waiting"];
         writeln!(
@@ -172,27 +189,13 @@ fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
             writeln!(out, "  {}", cooldown_text(one))?;
         }
     }
+    if let Some(sources) = crate::source::summary(&status["sources"]) {
+        writeln!(out, "{sources}")?;
+    }
     for problem in list(&status["problems"]).iter().filter_map(Value::as_str) {
         writeln!(out, "{problem}")?;
     }
     Ok(())
-}
-
-/// The state of a provider in a list. What stops its calls comes first.
-fn summary_state(provider: &Value) -> String {
-    // Without a store its state is out of date: `on_store_loss` applies.
-    if provider["store"] == "lost" {
-        return "store lost".to_owned();
-    }
-    let state = provider["state"].as_str().unwrap_or_default();
-    let mut cooldowns = provider["cooldowns"].as_array().into_iter().flatten();
-    let of_provider = cooldowns.find(|one| one["of"] == "provider");
-    match of_provider {
-        Some(one) if matches!(state, "normal" | "throttle") => {
-            format!("Cooling down until {}", time_of_day(&one["until"]))
-        }
-        _ => state_word(state, provider["hold"].as_str()).to_owned(),
-    }
 }
 
 /// What cools down, until when and why.
@@ -255,13 +258,24 @@ fn print_eta(out: &mut impl Write, queue: &Value) -> io::Result<()> {
         }
         Some(Err(_)) | None => "when an operator resumes the provider".to_owned(),
     };
+    let words = |part: &Value| {
+        let starved = part["starved"].as_u64().unwrap_or(0);
+        match (part["eta"].is_null(), starved) {
+            (_, 0) => words(&part["eta"]),
+            (true, _) => "not while urgent calls take everything".to_owned(),
+            (false, _) => format!(
+                "{}; {starved} not while urgent calls take everything",
+                words(&part["eta"])
+            ),
+        }
+    };
     let waiting = ["high", "normal", "low"].map(|name| queue[name].as_u64().unwrap_or(0));
     if waiting.iter().sum::<u64>() == 0 {
         return Ok(());
     }
-    writeln!(out, "    the last of them is sent {}", words(&queue["eta"]))?;
+    writeln!(out, "    the last of them is sent {}", words(queue))?;
     for (caller, part) in queue["callers"].as_object().into_iter().flatten() {
-        let (count, eta) = (&part["waiting"], words(&part["eta"]));
+        let (count, eta) = (&part["waiting"], words(part));
         writeln!(out, "    {caller}: {count} waiting, the last is sent {eta}")?;
     }
     Ok(())
@@ -284,9 +298,24 @@ fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
             Some(used) => format!("{used} used, {} remaining", limit["remaining"]),
             None => format!("counted per {}", word(&limit["per"])),
         };
-        writeln!(out, "  {label:<width$} {used}")?;
+        writeln!(
+            out,
+            "  {label:<width$} {used}{}",
+            learned_text(&limit["learned"])
+        )?;
     }
     Ok(())
+}
+
+/// `; 500 in 60 s, learned 12:01:07`.
+fn learned_text(learned: &Value) -> String {
+    match learned["limit"].as_u64() {
+        Some(limit) => {
+            let (period, since) = (&learned["period"], time_of_day(&learned["since"]));
+            format!("; {limit} in {period} s, learned {since}")
+        }
+        None => String::new(),
+    }
 }
 
 /// What holds calls: their reasons, cool-downs, closed paths, degrade mode.
@@ -345,30 +374,6 @@ fn print_degraded(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// An epoch second as UTC time of day.
-pub(crate) fn time_of_day(epoch: &Value) -> String {
-    let seconds = epoch.as_f64().unwrap_or_default().max(0.0);
-    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    let of_day = seconds.as_secs() % 86_400;
-    let (hour, minute) = (of_day / 3_600, of_day / 60 % 60);
-    format!("{hour:02}:{minute:02}:{:02} UTC", of_day % 60)
-}
-
-/// The words for people; JSON has its own.
-pub(crate) fn state_word<'a>(state: &'a str, hold: Option<&str>) -> &'a str {
-    match (state, hold) {
-        ("normal", _) => "Flowing",
-        ("throttle", _) => "Slowed",
-        ("sleep", Some("paused")) => "Paused by an operator",
-        ("sleep", Some(_)) => "Set offline by an operator",
-        ("sleep", None) => "Sleeping",
-        ("half_open", _) => "Testing",
-        ("cache_only", Some(_)) => "Cache only, set by an operator",
-        ("cache_only", None) => "Cache only",
-        (unknown, _) => unknown,
-    }
-}
-
 /// Until when its calls are stopped.
 fn hold_text(name: &str, health: &Value) -> String {
     let seconds = health["reset_in"].as_f64().unwrap_or(0.0);
@@ -407,6 +412,13 @@ mod tests {
              fixtures 3000/1h 500 used, 2500 remaining\n  \
              odds 3000/1h     7 used, 2993 remaining\n"
         );
+    }
+
+    #[test]
+    fn a_learned_limit_is_shown_with_value_and_time() {
+        let learned = json!({ "limit": 500, "period": 60, "since": 0, "seen": 9 });
+        assert!(learned_text(&learned).starts_with("; 500 in 60 s, learned "));
+        assert_eq!(learned_text(&Value::Null), "");
     }
 
     #[test]

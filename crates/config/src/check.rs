@@ -35,7 +35,7 @@ use crate::origin::{EffectiveValue, Origin, effective_values};
 use crate::overlay::{self, Overlay};
 use crate::preset::Preset;
 use crate::problem::{Level, Place, Problems, nearest};
-use crate::provider::{Auth, AuthStyle, Limit, Provider};
+use crate::provider::{Auth, AuthStyle, Limit, Provider, learned_limits};
 use crate::raw::{self, Node};
 use crate::secret::Environment;
 use crate::setting::Setting;
@@ -242,18 +242,22 @@ fn provider(
     let (connections, connections_may_grow) =
         connections::connections(fields, &limits, timeouts.first_byte, problems);
     warn_without_domain(fields, preset, &domains, problems);
-    warn_if_unlimited(fields, preset, (&limits, learn), problems);
+    let dialect = dialect(fields, problems);
+    if !learn || learned_limits(&dialect).is_empty() {
+        warn_if_unlimited(fields, preset, (&limits, learn), problems);
+    }
     Provider {
         // Without a name there is an error, so this provider is never returned.
         name: name.unwrap_or_default(),
         preset: preset.map(|preset| preset.name),
-        dialect: dialect(fields, problems),
+        dialect,
         domains,
         own_domains: endpoint::own_domains(fields),
         listen: endpoint::listen(fields, problems),
         upstream: endpoint::upstream(fields, "upstream", problems),
         enabled: fields.read("enabled", problems).unwrap_or(true),
         learn,
+        inject_usage: or_default(fields, "inject_usage", problems),
         keys,
         headers: secrets::headers(fields, environment, problems),
         auth,
@@ -407,8 +411,7 @@ fn warn_without_domain(
     }
 }
 
-/// A limit that could not be read is already an error; a limit reported in responses does not count
-/// yet. A preset by itself is not warned of: a provider that uses it is.
+/// A limit that could not be read is already an error; a limit that is learned from responses is one. A preset by itself is not warned of: a provider that uses it is.
 fn warn_if_unlimited(
     fields: &Fields<'_>,
     preset: Option<&'static Preset>,
@@ -428,15 +431,16 @@ fn warn_if_unlimited(
     }
     let (what, remedy) = match (learn, preset) {
         (true, Some(preset)) => (
-            "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429",
+            "there is no limit: the provider reports its limits only in responses, and its dialect names none to learn, so calls slow down only after a 429",
             format!(
                 "add the `limits:` of your plan; `tollgate provider show {}` shows how",
                 preset.name
             ),
         ),
         (true, None) => (
-            "there is no limit: `learn` is not used yet, so calls slow down only after a 429",
-            "add the `limits:` of your plan".to_owned(),
+            "there is no limit: the dialect names none to learn, so calls slow down only after a 429",
+            "add the `limits:` of your plan, or the `dialect:` of a provider that states them"
+                .to_owned(),
         ),
         (false, _) => (
             "there is no limit, so calls slow down only after a 429",

@@ -10,6 +10,7 @@ pub(crate) mod guard;
 pub(crate) mod store;
 pub(crate) mod table;
 
+pub use check::state_dir;
 pub use guard::{Guard, GuardKey, Match, Task};
 pub use store::Store;
 pub use table::CONFIG;
@@ -47,7 +48,7 @@ pub struct Config {
     pub store: Store,
     /// How Postgres is used.
     pub postgres: Postgres,
-    /// Where responses are cached; `None` = in the folder of the ledger.
+    /// Where responses are cached; `None` = in the folder of the ledger, or in memory with it.
     pub cache_store: Option<Store>,
     /// Size of the response cache.
     pub cache_size: CacheSize,
@@ -187,7 +188,7 @@ block! {
     CacheSize {
         /// in memory; at least 1MiB
         memory: Size = Size(64 << 20),
-        /// on disk, in `cache.db`; at least 1MiB
+        /// on disk, in `cache.db`, or in Redis; at least 1MiB
         disk: Size = Size(1 << 30),
     }
 }

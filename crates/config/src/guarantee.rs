@@ -9,7 +9,7 @@ use tollgate_core::batch::LONG_PERIOD;
 use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use crate::amount::HumanSpan;
-use crate::config::Store;
+use crate::config::{Config, PostgresMode, Store};
 use crate::provider::Provider;
 
 /// What a rule ensures at the provider.
@@ -59,7 +59,18 @@ pub fn assumption(provider: &Provider) -> Option<String> {
 
 /// What the store takes away from the guarantees of a provider's limits; `None`: nothing.
 #[must_use]
-pub fn store_assumption(store: &Store, provider: &Provider) -> Option<&'static str> {
+pub fn store_assumption(config: &Config, provider: &Provider) -> Option<String> {
+    let is_snapshot = config.postgres.mode == PostgresMode::Snapshot;
+    if is_snapshot && matches!(config.store, Store::Postgres(_)) {
+        return Some(format!(
+            "snapshot mode: each gateway counts by itself, and after a crash up to {} of calls are not counted; only the first limit of a provider is restored; `postgres: {{mode: strict}}` loses nothing",
+            HumanSpan(config.postgres.every)
+        ));
+    }
+    soft_limits(&config.store, provider).map(str::to_owned)
+}
+
+fn soft_limits(store: &Store, provider: &Provider) -> Option<&'static str> {
     let mut limits = provider.limits.iter();
     let has_long = limits.any(|limit| limit.rule.period() >= LONG_PERIOD);
     match store {

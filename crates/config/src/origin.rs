@@ -144,7 +144,10 @@ fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<EffectiveValue
         Value::Null => {}
         Value::Text(text) => values.push(EffectiveValue {
             path: path.to_owned(),
-            text: (!hidden).then(|| text.clone()),
+            text: match shape {
+                Shape::KeyedUrl => Some(without_path(text)),
+                _ => (!hidden).then(|| text.clone()),
+            },
             origin: Origin::of(&node.place),
         }),
         Value::List(items) => {
@@ -177,6 +180,19 @@ fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<EffectiveValue
     }
 }
 
+/// Scheme and host: what follows may be a key.
+fn without_path(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "***".to_owned(); // not an address; nobody knows what it is
+    };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match host.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://***@{host}/***"),
+        None if host.len() == rest.len() => url.to_owned(),
+        None => format!("{scheme}://{host}/***"),
+    }
+}
+
 /// Whether the value may be a key.
 pub(crate) fn may_be_secret(shape: &Shape) -> bool {
     match shape {
@@ -185,6 +201,7 @@ pub(crate) fn may_be_secret(shape: &Shape) -> bool {
         Shape::Either(shapes) => shapes.iter().any(may_be_secret),
         Shape::Block(fields) => fields.iter().any(|field| may_be_secret(&field.shape)),
         Shape::Text
+        | Shape::KeyedUrl
         | Shape::Integer
         | Shape::Decimal
         | Shape::Boolean
@@ -243,4 +260,29 @@ fn literal_keys_of<'a>(node: &'a Node, shape: &Shape) -> Vec<(&'a Node, String)>
         .fields()
         .map(|fields| literal_keys(node, fields))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// H3: the path of a webhook's address is often its key.
+    #[test]
+    fn h3_only_scheme_and_host_of_a_webhook_are_shown() {
+        for (url, shown) in [
+            (
+                "https://hooks.example.org/canary-hook-key",
+                "https://hooks.example.org/***",
+            ), // tidy:canary
+            (
+                "https://hooks.example.org:8443/a?token=canary-hook-key",
+                "https://hooks.example.org:8443/***",
+            ), // tidy:canary
+            ("http://user:canary-hook-key@host", "http://***@host/***"), // tidy:canary
+            ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+            ("canary-hook-key", "***"), // tidy:canary
+        ] {
+            assert_eq!(without_path(url), shown);
+        }
+    }
 }

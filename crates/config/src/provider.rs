@@ -11,8 +11,9 @@ use jiff::tz::TimeZone;
 use tollgate_core::alert::AlertSettings;
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
-use tollgate_core::domain::{Domain, Host};
+use tollgate_core::domain::{Domain, Host, HostError};
 use tollgate_core::entity::{Entities, Entity};
+use tollgate_core::feedback::{Dialects, LearnedWindow};
 use tollgate_core::health::HealthSettings;
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
@@ -44,8 +45,10 @@ pub struct Provider {
     pub upstream: Option<Upstream>,
     /// Off: no limiting for this provider.
     pub enabled: bool,
-    /// Its limits are not published, only reported in its responses.
+    /// Limits that its responses state are learned from them.
     pub learn: bool,
+    /// Streams ask for usage, and their clients do not see it unless they asked.
+    pub inject_usage: bool,
     /// Its keys; several are a pool.
     pub keys: Vec<Secret>,
     /// Headers that are sent if the caller sends none of that name.
@@ -117,7 +120,23 @@ pub struct Provider {
 /// CONNECT.
 pub const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
+/// The limits that responses in this dialect state.
+pub(crate) fn learned_limits(dialect: &str) -> Vec<LearnedWindow> {
+    let dialects = Dialects::built_in();
+    let known = dialects.get(dialect);
+    known.map_or_else(Vec::new, |known| known.learned().to_vec())
+}
+
 impl Provider {
+    /// The limits that are learned from its responses, if `learn` is on.
+    #[must_use]
+    pub fn learned_limits(&self) -> Vec<LearnedWindow> {
+        match self.learn {
+            true => learned_limits(&self.dialect),
+            false => Vec::new(),
+        }
+    }
+
     /// Whether calls may have this method.
     #[must_use]
     pub fn allows_method(&self, method: &str) -> bool {
@@ -160,6 +179,19 @@ impl Provider {
 }
 
 impl Upstream {
+    /// The address of a URL, from its parts.
+    pub fn new(tls: bool, authority: &str, base: &str) -> Result<Upstream, HostError> {
+        let port = authority
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse().ok());
+        Ok(Upstream {
+            tls,
+            host: Host::parse(authority)?,
+            port: port.unwrap_or(if tls { 443 } else { 80 }),
+            base: base.to_owned(),
+        })
+    }
+
     /// The part of a URL's path below the base; `None` if the path is not below it. A URL on the
     /// upstream's own host already contains the base.
     #[must_use]
@@ -219,10 +251,13 @@ pub struct Cost {
     pub unit: String,
     /// Request fields that hold the expected cost; the first that is present counts.
     pub before: Vec<String>,
+    /// The size of the prompt is added, and what completions used stands for a bound that the
+    /// request does not state.
+    pub prompt: bool,
     /// The cost that is held if none is present.
     pub otherwise: u64,
-    /// The response field that holds the actual cost.
-    pub after: Option<String>,
+    /// The response fields whose sum is the actual cost; empty: it is not reported.
+    pub after: Vec<String>,
 }
 
 /// Calls at a time.

@@ -12,6 +12,8 @@ pub enum Shape {
     Text,
     /// A key, token or password: a literal, `${ENV}` or `file:/path`; never shown.
     Secret,
+    /// An address whose path may be a key: only scheme and host are shown.
+    KeyedUrl,
     /// A whole number.
     Integer,
     /// A number with decimals, or a share such as `20%`.
@@ -94,6 +96,7 @@ impl Shape {
             Shape::Either(shapes) => shapes.iter().find_map(Shape::fields),
             Shape::Text
             | Shape::Secret
+            | Shape::KeyedUrl
             | Shape::Integer
             | Shape::Decimal
             | Shape::Boolean
@@ -113,7 +116,7 @@ impl Shape {
     #[must_use]
     pub fn in_words(&self) -> String {
         match self {
-            Shape::Text => "text".to_owned(),
+            Shape::Text | Shape::KeyedUrl => "text".to_owned(),
             Shape::Secret => "key".to_owned(),
             Shape::Integer => "whole number".to_owned(),
             Shape::Decimal => "number or share".to_owned(),

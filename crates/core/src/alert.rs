@@ -55,6 +55,8 @@ pub enum AlertKind {
     Rate429,
     /// Few cache hits.
     CacheHitRate,
+    /// A store cannot be reached.
+    StoreLost,
 }
 
 /// The measurements of one entity, or of a provider without entities.
@@ -175,6 +177,20 @@ impl AlertSettings {
     }
 }
 
+impl Alert {
+    /// The store of this name cannot be reached.
+    #[must_use]
+    pub fn store_lost(name: &str) -> Alert {
+        Alert {
+            level: Level::Critical,
+            kind: AlertKind::StoreLost,
+            name: name.to_owned(),
+            value: 1,
+            threshold: 0,
+        }
+    }
+}
+
 impl fmt::Display for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
@@ -191,6 +207,7 @@ impl fmt::Display for Alert {
             AlertKind::CacheHitRate => {
                 write!(f, "{level}: {name} cache hit rate is {}%", value / 10_000)
             }
+            AlertKind::StoreLost => write!(f, "{level}: {name} cannot be reached"),
         }
     }
 }
@@ -214,6 +231,7 @@ impl AlertKind {
             AlertKind::Remaining => "remaining",
             AlertKind::Rate429 => "rate_429",
             AlertKind::CacheHitRate => "cache_hit_rate",
+            AlertKind::StoreLost => "store_lost",
         }
     }
 }

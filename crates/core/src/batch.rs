@@ -156,7 +156,8 @@ impl<'a> Batch<'a> {
 #[must_use]
 pub fn grants_long_limit((ask, verdict): (&Ask, &Verdict)) -> bool {
     let mut terms = ask.terms.iter();
-    matches!(verdict, Verdict::Go { .. }) && terms.any(|term| term.rule.period() >= LONG_PERIOD)
+    matches!(verdict, Verdict::Go { .. })
+        && terms.any(|term| term.rule.period() >= LONG_PERIOD && !term.rule.is_learned())
 }
 
 fn rows_of<'a, E>(

@@ -184,6 +184,12 @@ impl Degrade {
         self.until.is_some_and(|until| now < until)
     }
 
+    /// It has begun, and no response has ended it.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.until.is_some()
+    }
+
     /// When to evaluate again; `None` = not before the next response.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {

@@ -174,9 +174,9 @@ pub enum EntityError {
         "the body names the entity twice, is over 1 MiB, or is not JSON; send the field once or name the entity with X-Tollgate-Entity"
     )]
     Body,
-    /// The explicit name is empty, too long, or not printable ASCII.
+    /// The explicit name is empty, too long, or not printable ASCII without spaces.
     #[error(
-        "the name of the entity is empty, over 128 characters, or not printable ASCII; send a shorter plain name"
+        "the name of the entity is empty, over 128 characters, has a space, or is not printable ASCII; send a shorter plain name"
     )]
     Name,
 }

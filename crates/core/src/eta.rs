@@ -1,257 +1,177 @@
-//! When will it be done: how long the last of so many waiting calls waits, from the real limits.
+//! When will it be done: how long waiting calls wait, from the real limits.
 //!
-//! Assumption: calls take their permits as soon as there are any, and nobody else takes them. Then n calls need as
-//! long as the slowest of the limits needs to grant n permits: a limit that refills gradually (bucket, paced)
-//! at its rate, one that refills at once (fixed and calendar windows) from one end of a window to the next. A sliding
-//! window gives its slots back as they were taken, together or one by one: the estimate is the middle of both. Steady demand at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`).
+//! Calls take their permits as soon as there are any. Before the last call of a group go: all waiting calls of a higher
+//! priority and those that arrive meanwhile, the caller's own calls, and of every other caller of the same priority as
+//! many as take turns with it. All of them need as long as the slowest of the limits that they share. Steady demand
+//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`).
 //!
 //! Promises: pure; saturates, never panics.
 //!
 //! Never: decides about a permit.
 
+mod limit;
+pub use limit::{EtaLimit, Refill};
+
+use std::collections::BTreeMap;
+
+use crate::ask::Priority;
+use crate::gate::CallerId;
 use crate::rate::Rate;
+use crate::ratio::Ppm;
 use crate::time::Span;
 
-/// How a limit gives permits back.
+/// From which part of a limit on urgent calls count as taking all of it: a measured rate is not exact.
+const TAKES_ALL: Ppm = Ppm::percent(98);
+
+/// How often the number of calls that take turns is corrected: it grows with the wait, and the wait with it. Each
+/// step halves the error of demand at twice the limit.
+const ROUNDS: usize = 24;
+
+/// Waiting calls of one caller and priority with the same limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtaGroup {
+    /// Whose.
+    pub caller: CallerId,
+    /// How urgent they are.
+    pub priority: Priority,
+    /// How many.
+    pub calls: u64,
+    /// What its caller gets in any case, in thousandths.
+    pub at_least_permille: u16,
+    /// Nothing is sent for so long: a cool-down or a sleep.
+    pub closed_for: Span,
+    /// The limits that each of them needs, by number, and how much of it.
+    pub uses: Vec<(usize, u64)>,
+}
+
+/// New calls of one caller and priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refill {
-    /// One after the other.
-    Gradual,
-    /// All of them at the end of a window.
-    AtOnce,
-    /// Each one period after it was taken.
-    Sliding,
-    /// When a call ends, which takes so long on average.
-    CallEnds(Span),
+pub struct EtaArrivals {
+    /// Whose.
+    pub caller: CallerId,
+    /// How urgent they are.
+    pub priority: Priority,
+    /// The entity that they are for, by number.
+    pub part: Option<usize>,
+    /// How many per second.
+    pub rate: Rate,
 }
 
-/// One limit of the waiting calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EtaLimit {
-    /// What the calls may use of it in a period.
-    pub limit: u64,
-    /// What they may take now.
-    pub remaining: u64,
-    /// Its period.
-    pub period: Span,
-    /// When its window ends, if it has one.
-    pub reset_after: Option<Span>,
-    /// How it gives permits back.
-    pub refill: Refill,
+/// Everything that waits for one provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtaQueue {
+    /// Who waits.
+    pub groups: Vec<EtaGroup>,
+    /// The limits.
+    pub limits: Vec<EtaLimit>,
+    /// Who comes.
+    pub arrivals: Vec<EtaArrivals>,
+    /// Calls go in the order of their arrival, whatever their priority.
+    pub is_fifo: bool,
 }
 
-/// How many calls go before and with the last one of a caller: callers take turns within a priority, and all calls
-/// of a higher priority go first. `waiting` has the number of calls of each caller and priority, most urgent first.
-pub fn calls_until_last<C: PartialEq, P: Ord + Copy>(waiting: &[(C, P, u64)], caller: &C) -> u64 {
-    let own = waiting.iter().filter(|(of, ..)| of == caller);
-    let Some((_, priority, own)) = own.min_by_key(|(_, priority, _)| *priority) else {
-        return 0;
-    };
-    let each = waiting.iter().map(|(_, of, count)| match of.cmp(priority) {
-        std::cmp::Ordering::Greater => *count,
-        std::cmp::Ordering::Equal => (*count).min(*own),
-        std::cmp::Ordering::Less => 0,
-    });
-    each.fold(0, u64::saturating_add)
-}
-
-/// How long the last of `calls` waits: first until the provider is open again, then for the slowest of its limits,
-/// and never faster than `rate`.
-#[must_use]
-pub fn eta(calls: u64, limits: &[EtaLimit], closed_for: Span, rate: Option<Rate>) -> Span {
-    if calls == 0 {
-        return Span::ZERO;
-    }
-    let slowest = limits
-        .iter()
-        .map(|limit| limit.after(closed_for).time_for(calls));
-    let slowest = slowest.max().unwrap_or(Span::ZERO);
-    let paced = rate.map_or(Span::ZERO, |rate| {
-        share(
-            calls.saturating_sub(1),
-            1_000_000_000_000,
-            rate.millionths(),
-        )
-    });
-    closed_for + slowest.max(paced)
-}
-
-impl EtaLimit {
-    /// The limit after a pause in which nobody used it.
-    fn after(self, pause: Span) -> EtaLimit {
-        match self.refill {
-            Refill::Gradual => {
-                let refilled =
-                    u128::from(pause.0) * u128::from(self.limit) / u128::from(self.period.0.max(1));
-                let refilled = u64::try_from(refilled).unwrap_or(u64::MAX);
-                let remaining = self
-                    .remaining
-                    .saturating_add(refilled)
-                    .min(self.limit.max(self.remaining));
-                EtaLimit { remaining, ..self }
-            }
-            Refill::AtOnce => match self.reset_after {
-                Some(reset) if pause >= reset => EtaLimit {
-                    remaining: self.limit,
-                    reset_after: Some(self.period),
-                    ..self
-                },
-                Some(reset) => EtaLimit {
-                    reset_after: Some(reset - pause),
-                    ..self
-                },
-                None => self,
-            },
-            Refill::Sliding => {
-                let reset = self.reset_after.unwrap_or(self.period);
-                EtaLimit {
-                    remaining: if pause >= reset {
-                        self.limit
-                    } else {
-                        self.remaining
-                    },
-                    reset_after: Some(if pause >= reset {
-                        self.period
-                    } else {
-                        reset - pause
-                    }),
-                    ..self
-                }
-            }
-            Refill::CallEnds(_) if pause > Span::ZERO => EtaLimit {
-                remaining: self.limit,
-                ..self
-            },
-            Refill::CallEnds(_) => self,
+impl EtaQueue {
+    /// How long the last call of a group waits; `None` = as long as more urgent calls take everything.
+    #[must_use]
+    pub fn eta(&self, group: &EtaGroup) -> Option<Span> {
+        let mut slowest = Span::ZERO;
+        for &(limit, cost) in &group.uses {
+            let Some(known) = self.limits.get(limit) else {
+                continue;
+            };
+            slowest = slowest.max(self.time_at(group, (limit, *known), cost.max(1))?);
         }
+        Some(group.closed_for + slowest)
     }
 
-    /// How long until it has granted so many permits.
-    fn time_for(self, calls: u64) -> Span {
-        let missing = calls.saturating_sub(self.remaining);
-        if missing == 0 {
-            return Span::ZERO;
-        }
-        match self.refill {
-            Refill::Gradual => share(missing, self.period.0, self.limit),
-            Refill::AtOnce => {
-                let first = self.reset_after.unwrap_or(self.period);
-                let windows = missing.div_ceil(self.limit.max(1)) - 1;
-                Span(
-                    first
-                        .0
-                        .saturating_add(windows.saturating_mul(self.period.0)),
-                )
+    /// How long one of its limits needs for the last call of a group and all before it.
+    fn time_at(&self, group: &EtaGroup, (at, limit): (usize, EtaLimit), cost: u64) -> Option<Span> {
+        let limit = limit.for_priority(group.priority);
+        let rate = limit.rate().millionths();
+        let new = |one: &EtaArrivals| match limit.part {
+            Some(_) if one.part != limit.part => 0,
+            _ => one.rate.millionths().saturating_mul(cost),
+        };
+        let is_above = |priority: Priority| !self.is_fifo && priority > group.priority;
+        let urgent = self.arrivals.iter().filter(|one| is_above(one.priority));
+        let urgent = limit.taken_by_urgent(Rate::from_millionths(
+            urgent.map(new).fold(0, u64::saturating_add),
+        ));
+        let urgent = urgent.millionths();
+        let guaranteed = rate / 1_000 * u64::from(group.at_least_permille);
+        let rest = match TAKES_ALL.is_reached_by(urgent, rate) {
+            true if guaranteed == 0 => return None,
+            true => guaranteed,
+            false => (rate - urgent).max(guaranteed),
+        };
+        let waiting = self.waiting(group, at);
+        let open = limit.after(group.closed_for);
+        let during = |span: Span, rate: u64| scaled(rate, span.0, 1_000_000_000_000);
+        let fixed = waiting
+            .before
+            .saturating_add(waiting.own)
+            .saturating_add(during(group.closed_for, urgent));
+        let mut time = Span::ZERO;
+        for _ in 0..ROUNDS {
+            let span = group.closed_for + time;
+            let mut calls = fixed;
+            let new_ones = self
+                .arrivals
+                .iter()
+                .filter(|one| one.priority == group.priority && !self.is_fifo);
+            let mut others = waiting.others.clone();
+            for one in new_ones.filter(|one| one.caller != group.caller) {
+                *others.entry(one.caller).or_default() += during(span, new(one));
             }
-            Refill::Sliding => self.sliding_time_for(missing),
-            Refill::CallEnds(latency) => share(missing, latency.0, self.limit),
+            for other in others.values() {
+                calls = calls.saturating_add((*other).min(waiting.own));
+            }
+            let next = open.time_for(scaled(calls, rate, rest));
+            if next == time {
+                break;
+            }
+            time = next;
         }
+        Some(time)
     }
 
-    /// The last slot of a window is back at its reset. Slots before it are back at the same time if they were taken
-    /// together, or earlier by their distance if they were taken evenly: half of that distance is at most half a
-    /// window wrong.
-    fn sliding_time_for(self, missing: u64) -> Span {
-        let limit = self.limit.max(1);
-        let (windows, slot) = ((missing - 1) / limit, (missing - 1) % limit);
-        let last = self.reset_after.unwrap_or(self.period);
-        let earlier = share(limit - 1 - slot, self.period.0 / 2, limit);
-        let within = last.0.saturating_sub(earlier.0);
-        Span(within.saturating_add(windows.saturating_mul(self.period.0)))
+    /// What waits before the last call of a group at one of its limits.
+    fn waiting(&self, group: &EtaGroup, limit: usize) -> Before {
+        let mut before = Before::default();
+        for one in &self.groups {
+            let uses = one.uses.iter().find(|(at, _)| *at == limit);
+            let Some((_, cost)) = uses else { continue };
+            let units = one.calls.saturating_mul((*cost).max(1));
+            let is_peer = one.priority == group.priority;
+            if is_peer && one.caller == group.caller {
+                before.own = before.own.saturating_add(units);
+            } else if self.is_fifo || one.priority > group.priority {
+                before.before = before.before.saturating_add(units);
+            } else if is_peer {
+                let known = before.others.entry(one.caller).or_default();
+                *known = known.saturating_add(units);
+            }
+        }
+        before
     }
 }
 
-/// `count` times `unit` divided by `by`, rounded up.
-fn share(count: u64, unit: u64, by: u64) -> Span {
-    let whole = u128::from(count) * u128::from(unit);
-    Span(u64::try_from(whole.div_ceil(u128::from(by.max(1)))).unwrap_or(u64::MAX))
+#[derive(Clone, Debug, Default)]
+struct Before {
+    /// Of the same caller and priority.
+    own: u64,
+    /// They go first.
+    before: u64,
+    /// Other callers of the same priority, with which it takes turns.
+    others: BTreeMap<CallerId, u64>,
+}
+
+/// `count * by / of`, rounded to the nearest.
+fn scaled(count: u64, by: u64, of: u64) -> u64 {
+    let of = u128::from(of.max(1));
+    let whole = (u128::from(count) * u128::from(by) + of / 2) / of;
+    u64::try_from(whole).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Span = Span::from_secs(1);
-
-    /// Ten slots that are all back in 300 ms: the tenth then, the first between now and then.
-    #[test]
-    fn a_sliding_window_is_estimated_between_together_and_one_by_one() {
-        let limit = limit(Refill::Sliding);
-        let time = |calls| eta(calls, &[limit], Span::ZERO, None);
-        assert_eq!(time(10), Span::from_millis(300));
-        assert_eq!(time(20), Span::from_millis(1_300));
-        assert_eq!(
-            time(5),
-            Span::from_millis(50),
-            "250 ms earlier than the last"
-        );
-        assert_eq!(time(1), Span::ZERO, "never before now");
-        let paused = eta(10, &[limit], Span::from_millis(200), None);
-        assert_eq!(paused, Span::from_millis(300), "the pause ends first");
-    }
-
-    fn limit(refill: Refill) -> EtaLimit {
-        EtaLimit {
-            limit: 10,
-            remaining: 0,
-            period: SECOND,
-            reset_after: Some(Span::from_millis(300)),
-            refill,
-        }
-    }
-
-    #[test]
-    fn limits_grant_at_their_own_pace_and_the_slowest_counts() {
-        let gradual = limit(Refill::Gradual);
-        assert_eq!(eta(0, &[gradual], SECOND, None), Span::ZERO);
-        assert_eq!(
-            eta(25, &[gradual], Span::ZERO, None),
-            Span::from_millis(2_500)
-        );
-        let some = EtaLimit {
-            remaining: 5,
-            ..gradual
-        };
-        assert_eq!(eta(25, &[some], Span::ZERO, None), Span::from_secs(2));
-        let at_once = limit(Refill::AtOnce);
-        for (calls, millis) in [(1, 300), (10, 300), (11, 1_300), (30, 2_300)] {
-            assert_eq!(
-                eta(calls, &[at_once], Span::ZERO, None),
-                Span::from_millis(millis),
-                "{calls}"
-            );
-        }
-        let slow = EtaLimit {
-            period: Span::from_secs(60),
-            ..gradual
-        };
-        assert_eq!(
-            eta(10, &[gradual, slow], Span::ZERO, None),
-            Span::from_secs(60)
-        );
-        let busy = limit(Refill::CallEnds(Span::from_millis(500)));
-        assert_eq!(eta(20, &[busy], Span::ZERO, None), SECOND);
-        assert_eq!(eta(u64::MAX, &[slow], Span(u64::MAX), None), Span(u64::MAX));
-    }
-
-    #[test]
-    fn limits_refill_while_the_provider_is_closed() {
-        let pause = Span::from_secs(30);
-        assert_eq!(eta(10, &[limit(Refill::Gradual)], pause, None), pause);
-        assert_eq!(
-            eta(11, &[limit(Refill::AtOnce)], pause, None),
-            pause + SECOND
-        );
-        let rate = Rate::per_second(5);
-        assert_eq!(eta(11, &[], Span::ZERO, Some(rate)), Span::from_secs(2));
-    }
-
-    #[test]
-    fn callers_take_turns_within_a_priority() {
-        let waiting = [("web", 2, 3), ("batch", 1, 100), ("report", 1, 4)];
-        assert_eq!(calls_until_last(&waiting, &"web"), 3);
-        assert_eq!(calls_until_last(&waiting, &"report"), 3 + 4 + 4);
-        assert_eq!(calls_until_last(&waiting, &"batch"), 3 + 100 + 4);
-        assert_eq!(calls_until_last(&waiting, &"none"), 0);
-    }
-}
+mod tests;

@@ -29,8 +29,8 @@ mod builtin_web;
 pub use builtin::Dialects;
 pub use classify::LimitVerdict;
 pub use dialect::{
-    BodyFields, Condition, DefaultWait, Dialect, DialectRows, FieldPlace, Fields, ScopeNaming,
-    ScopeRule, Signature, Test, WaitRule, WindowRule,
+    BodyFields, Condition, DefaultWait, Dialect, DialectRows, FieldPlace, Fields, LearnedWindow,
+    ScopeNaming, ScopeRule, Signature, Test, WaitRule, WindowRule,
 };
 pub use headers::{ITEMS_MAX, LINES_MAX, VALUE_MAX};
 pub use json::{BODY_MAX, TEXT_MAX};

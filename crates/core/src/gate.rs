@@ -15,6 +15,7 @@
 mod waiter;
 pub use waiter::{
     Blocker, Effects, GateSettings, Order, QueuedCall, Resolution, Resolved, WAITING_MAX,
+    WaitingGroup,
 };
 mod position;
 mod offer;
@@ -41,7 +42,9 @@ mod model_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Terms};
+use smallvec::SmallVec;
+
+use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Scopes, Terms};
 use crate::limit::Algorithm;
 use crate::time::{Micros, Now, Span};
 
@@ -71,6 +74,9 @@ pub const BATCH_FAR_AWAY: usize = 16;
 /// that the limits allow waits for nothing else. As many as callers may be connected by default, and
 /// no fewer than may wait.
 const UNDECIDED_MAX: usize = 4_096;
+
+/// What calls of one group have in common.
+type GroupKey = (CallerId, Priority, SmallVec<[CellId; 4]>, Scopes);
 
 /// The calls that wait for one provider.
 #[derive(Debug)]
@@ -193,16 +199,35 @@ impl Gate {
         self.waiting_at[priority as usize]
     }
 
-    /// How many calls of each caller wait at each priority.
+    /// Who waits for what: calls of one caller and priority with the same limits and scopes, together.
     #[must_use]
-    pub fn waiting_by_caller(&self) -> BTreeMap<(CallerId, Priority), u64> {
-        let mut counts = BTreeMap::new();
+    pub fn waiting_groups(&self) -> Vec<WaitingGroup> {
+        let mut groups: BTreeMap<GroupKey, WaitingGroup> = BTreeMap::new();
         for entry in self.waiting.values() {
-            *counts
-                .entry((entry.caller, entry.ask.priority))
-                .or_insert(0) += 1;
+            let cells = entry.ask.terms.iter().map(|term| term.cell).collect();
+            let key = (
+                entry.caller,
+                entry.ask.priority,
+                cells,
+                entry.ask.scopes.clone(),
+            );
+            let group = groups.entry(key).or_insert_with(|| WaitingGroup {
+                caller: entry.caller,
+                priority: entry.ask.priority,
+                at_least_permille: self.callers.at_least_permille(entry.caller),
+                terms: entry.ask.terms.clone(),
+                scopes: entry.ask.scopes.clone(),
+                calls: 0,
+            });
+            group.calls += 1;
         }
-        counts
+        groups.into_values().collect()
+    }
+
+    /// The order of the queue.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.settings.order
     }
 
     /// What each waiter waits for: its blocker, and whether that counts concurrent calls. `None` =
@@ -221,11 +246,6 @@ impl Gate {
             });
             Some((blocker, counts_concurrent))
         })
-    }
-
-    /// Who waits, once for each waiter.
-    pub fn waiting_callers(&self) -> impl Iterator<Item = CallerId> {
-        self.waiting.values().map(|entry| entry.caller)
     }
 
     /// No waiters, no offer, and no state about either.

@@ -11,6 +11,7 @@
 pub mod time;
 pub mod ask;
 pub mod rate;
+pub mod learned;
 pub mod limit;
 pub mod scope;
 pub mod turn;
@@ -30,6 +31,7 @@ pub mod health;
 pub mod cooldown;
 pub mod degrade;
 pub mod alert;
+pub mod schedule;
 pub mod eta;
 pub mod domain;
 pub mod entity;

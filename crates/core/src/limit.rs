@@ -34,6 +34,7 @@ mod cell;
 pub use cell::Cell;
 mod view;
 pub use view::CellView;
+mod adopt;
 mod learn;
 mod inherit;
 mod rebase;
@@ -42,6 +43,8 @@ mod decode;
 pub use encode::Damaged;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod adopt_tests;
 #[cfg(test)]
 mod codec_tests;
 #[cfg(test)]

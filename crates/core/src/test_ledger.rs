@@ -185,6 +185,11 @@ impl TestLedger {
         )
     }
 
+    /// The length of everything that the cell consists of, as text.
+    pub(crate) fn size_of_state(&self) -> usize {
+        format!("{:?}", self.table.get(CellId::named(&["x"]))).len()
+    }
+
     pub(crate) fn peek(&self, rule: &Rule) -> CellView {
         let cell = self
             .table

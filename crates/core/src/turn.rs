@@ -195,7 +195,7 @@ fn longest_wait(
         let cell = cells.cell(term.cell);
         cell.refresh(&term.rule, now);
         cell.set_owner_limit(ask.id.owner, &term.rule, now);
-        let cost = cost_in_cell(&ask.terms, term.cell);
+        let cost = cell.capped_cost(&term.rule, cost_in_cell(&ask.terms, term.cell));
         let leave = term.reserve_for(ask.priority);
         let room = cell.room(&term.rule, cost, leave, ask.priority, now);
         if term.rule.is_shadow() || cost == 0 {
@@ -224,13 +224,13 @@ fn grant(cells: &mut impl CellStore, now: TimeBounds, ask: &Ask, batch: &mut Tur
         let first = first_term_of(&ask.terms, term.cell).filter(|&first| first < index);
         let mark = first.and_then(|first| marks.get(first).copied());
         marks.push(mark.unwrap_or_else(|| {
-            let cost = counted_cost(&ask.terms, term.cell);
+            let cell = cells.cell(term.cell);
+            let cost = cell.capped_cost(&term.rule, counted_cost(&ask.terms, term.cell));
             debug_assert!(
                 term.rule.is_shadow() || cost == 0 || !batch.is_full(term, cost),
                 "one transaction grants few permits of a long limit"
             );
             batch.add(term.cell, cost);
-            let cell = cells.cell(term.cell);
             cell.take(&term.rule, cost, ask.id, ask.evidence, now)
         }));
     }
@@ -428,8 +428,13 @@ fn settle_term(
             for reading in readings.iter().filter(|reading| reading.term == index) {
                 freed |= cell.apply_reading(rule, reading, cost, granted, *limited, now);
             }
-            if *limited && !readings.iter().any(|reading| reading.term == index) {
-                cell.limited_without_reading(rule, granted, now);
+            match (
+                limited,
+                readings.iter().any(|reading| reading.term == index),
+            ) {
+                (_, true) => {}
+                (true, false) => cell.limited_without_reading(rule, granted, now),
+                (false, false) => freed |= cell.learn(rule, None, now),
             }
             freed
         }
@@ -441,8 +446,10 @@ fn settle_term(
             }
         }
         Outcome::Finished { age } | Outcome::Complete { age } => {
+            let learned =
+                matches!(outcome, Outcome::Complete { .. }) && cell.learn(rule, None, now);
             cell.end_presumption(rule, settled(*age, true));
-            cell.settle(rule, settled(*age, true), now.lo).freed
+            cell.settle(rule, settled(*age, true), now.lo).freed || learned
         }
         Outcome::Presumed { age } => cell.presume(rule, id, now.hi - *age, now).freed,
         Outcome::Unsent => {

@@ -33,12 +33,13 @@ pub mod rank {
     pub const ROUND: u8 = 32;
     /// Priority and deadline of all callers of a flight.
     pub const DEMAND: u8 = 34;
+    /// A body that several callers read; its last chunk releases the connection, and the whole body
+    /// is searched for tokens before it is cached.
+    pub const SHARED_BODY: u8 = 35;
     /// The tokens of a provider, by credential.
     pub const TOKENS: u8 = 36;
     /// One token.
     pub const TOKEN: u8 = 38;
-    /// A body that several callers read; its last chunk releases the connection.
-    pub const SHARED_BODY: u8 = 40;
     /// The upstreams of a provider.
     pub const UPSTREAMS: u8 = 42;
     /// The connections of one upstream.
@@ -92,9 +93,9 @@ pub mod rank {
             FLIGHTS => "FLIGHTS",
             ROUND => "ROUND",
             DEMAND => "DEMAND",
+            SHARED_BODY => "SHARED_BODY",
             TOKENS => "TOKENS",
             TOKEN => "TOKEN",
-            SHARED_BODY => "SHARED_BODY",
             UPSTREAMS => "UPSTREAMS",
             UPSTREAM => "UPSTREAM",
             BODY_WAKERS => "BODY_WAKERS",

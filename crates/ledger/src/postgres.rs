@@ -11,10 +11,12 @@
 //! Never: decides. The function compares bytes, and knows nothing of limits.
 
 mod link;
+mod state_table;
 mod tls;
 mod wire;
 
 pub use link::{InvalidPostgresAddress, PostgresAddress};
+pub use state_table::{DomainState, StateTable};
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -432,5 +432,6 @@ fn used_up_view(rule: &Rule) -> CellView {
         window_age: None,
         reset_after: None,
         strictness: Strictness::default(),
+        learned: None,
     }
 }

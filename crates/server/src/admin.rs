@@ -98,7 +98,7 @@ impl Admin {
         let address = checked_address(daemon, &listener, options.token.is_some())?;
         let policy = AccessPolicy::new(address, options.token, daemon.clone());
         let mut socket = ServingSocket::new();
-        let history = Arc::new(History::default());
+        let history = Arc::new(History::new(history::epoch(daemon)));
         let live = LiveEvents::new(daemon.clone(), history.clone(), socket.shutdown_signal());
         let router = routes::router(daemon.clone(), policy, history.clone(), live);
         socket.run_beside(history::run(daemon.clone(), history));

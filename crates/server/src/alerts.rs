@@ -18,11 +18,13 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tollgate::event::Event;
 use tollgate::providers::EntityMetrics;
-use tollgate_core::alert::{AlertKind, AlertStage, AlertTracker, Notice};
+use tollgate_core::alert::{Alert, AlertKind, AlertStage, AlertTracker, Notice};
 use tollgate_core::time::{Span, Wall};
 
 use crate::daemon::Daemon;
-use crate::desk::{Desk, DeskError, OutboxMessage};
+use crate::desk::OutboxMessage;
+use crate::history::resolved;
+use crate::json::epoch;
 
 /// How often conditions are looked at: an alert is for people.
 const EVALUATE_EVERY: Duration = Duration::from_secs(5);
@@ -113,6 +115,7 @@ impl AlertState {
     /// Alerts that were active are not reported again.
     async fn restore(&self) {
         let alerts = self
+            .daemon
             .on_desk(|desk| desk.active_alerts())
             .await
             .unwrap_or_default();
@@ -134,10 +137,17 @@ impl AlertState {
         let mut news: Vec<Notice> = Vec::new();
         {
             let (mut tracker, mut owners) = (self.tracker.lock(), self.owners.lock());
-            let is_there = |name: &str| found.iter().any(|one| one.key == name);
+            let stores = self.lost_stores();
+            let is_there = |name: &str| {
+                let is_store = stores.contains(&name);
+                is_store || found.iter().any(|one| one.key == name)
+            };
             let gone: Vec<String> = tracker.firing().map(|alert| alert.name.clone()).collect();
             for name in gone.iter().filter(|name| !is_there(name)) {
                 news.extend(tracker.update(name, Vec::new(), now));
+            }
+            for store in stores {
+                news.extend(tracker.update(store, vec![Alert::store_lost(store)], now));
             }
             for EntityMetrics {
                 key,
@@ -159,6 +169,17 @@ impl AlertState {
         for notice in news {
             self.report(notice).await;
         }
+    }
+
+    /// The stores that cannot be reached. No provider has a name with a space.
+    fn lost_stores(&self) -> Vec<&'static str> {
+        let ledger = self.daemon.registry().ledger().loss();
+        let guards = self.daemon.decisions().guards().store_loss();
+        let lost = [
+            ledger.map(|_| "the store"),
+            guards.map(|_| "the store of guards"),
+        ];
+        lost.into_iter().flatten().collect()
     }
 
     /// Logs a change of an alert, emits it, and puts it into the outbox.
@@ -183,7 +204,7 @@ impl AlertState {
             "provider": provider,
             "entity": entity,
             "kind": alert.kind.as_str(),
-            "message": alert.to_string(),
+            "message": if is_firing { alert.to_string() } else { resolved(&alert) },
             "value": shown(alert.kind, alert.value),
             "threshold": shown(alert.kind, alert.threshold),
             "status": if is_firing { "firing" } else { "resolved" },
@@ -203,7 +224,9 @@ impl AlertState {
         if webhooks.is_empty() && !self.daemon.has_desk() {
             return; // no file for nothing
         }
-        let added = self.on_desk(move |desk| desk.add_messages(&alert, is_firing, &messages));
+        let added = self
+            .daemon
+            .on_desk(move |desk| desk.add_messages(&alert, is_firing, &messages));
         if added.await.is_some() {
             self.added.notify_one();
         }
@@ -215,6 +238,7 @@ impl AlertState {
             return LOOK_EVERY;
         }
         let messages = self
+            .daemon
             .on_desk(|desk| desk.messages())
             .await
             .unwrap_or_default();
@@ -242,13 +266,15 @@ impl AlertState {
             .iter()
             .position(|hook| webhook::fingerprint(hook) == message.webhook);
         let Some(number) = known else {
-            self.on_desk(move |desk| desk.remove_message(&message))
+            self.daemon
+                .on_desk(move |desk| desk.remove_message(&message))
                 .await;
             return LOOK_EVERY; // the webhook was removed
         };
         let sent = webhook::send(self.daemon.registry(), &webhooks[number], &message).await;
         let Err(why) = sent else {
-            self.on_desk(move |desk| desk.remove_message(&message))
+            self.daemon
+                .on_desk(move |desk| desk.remove_message(&message))
                 .await;
             return LOOK_EVERY;
         };
@@ -265,7 +291,8 @@ impl AlertState {
             });
         }
         if gives_up {
-            self.on_desk(move |desk| desk.remove_message(&message))
+            self.daemon
+                .on_desk(move |desk| desk.remove_message(&message))
                 .await;
             return LOOK_EVERY;
         }
@@ -277,29 +304,10 @@ impl AlertState {
         let pause = Span(doubled).min(self.options.retry_max);
         let now = self.daemon.registry().ledger().wall();
         message.next_at = micros(now).saturating_add(i64::try_from(pause.0).unwrap_or(i64::MAX));
-        self.on_desk(move |desk| desk.postpone_message(&message))
+        self.daemon
+            .on_desk(move |desk| desk.postpone_message(&message))
             .await;
         pause
-    }
-
-    /// Works on the desk on a blocking thread. `None` = it failed, which is logged.
-    async fn on_desk<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Desk) -> Result<T, DeskError> + Send + 'static,
-    ) -> Option<T> {
-        let daemon = self.daemon.clone();
-        let done = tokio::task::spawn_blocking(move || work(&*daemon.desk()?)).await;
-        match done.ok()? {
-            Ok(done) => Some(done),
-            Err(error) => {
-                let why = error.in_words().into();
-                self.daemon
-                    .registry()
-                    .events()
-                    .emit(Event::DeskFailed { why });
-                None
-            }
-        }
     }
 }
 
@@ -313,18 +321,9 @@ fn event_id(name: &str, kind: AlertKind, is_firing: bool, wall: Wall) -> String 
 #[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
 fn shown(kind: AlertKind, value: u64) -> serde_json::Value {
     match kind {
-        AlertKind::Remaining | AlertKind::Rate429 => json!(value),
+        AlertKind::Remaining | AlertKind::Rate429 | AlertKind::StoreLost => json!(value),
         AlertKind::CacheHitRate => json!(value as f64 / 1_000_000.0),
     }
-}
-
-/// Seconds with three decimals.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "milliseconds of 285 000 years are exact"
-)]
-fn epoch(wall: Wall) -> f64 {
-    (wall.0 / 1_000) as f64 / 1_000.0
 }
 
 fn micros(wall: Wall) -> i64 {

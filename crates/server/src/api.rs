@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 use tollgate::Error;
 use tollgate_config::Secret;
 
+use crate::unique_json;
+
 /// The largest body: a thousand settings of sixty bytes.
 const BODY_MAX: usize = 64 * 1024;
 
@@ -82,7 +84,14 @@ impl ApiError {
 
     pub(crate) fn unknown_path() -> ApiError {
         let message = "this path does not exist";
-        let hint = "GET /v1/providers lists the providers";
+        let hint = "GET /openapi.json lists every path";
+        ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
+    }
+
+    /// No call of the decision service, on the address of the gateway.
+    pub(crate) fn unknown_decision() -> ApiError {
+        let message = "this path does not exist";
+        let hint = "POST /-/v1/acquire, report, release and renew, GET /-/v1/capacity and /-/v1/check; all others are on the admin address";
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
     }
 
@@ -221,10 +230,10 @@ pub(crate) async fn read_object(body: Body, example: &str) -> Result<Map<String,
         let message = "the body is larger than 64 KiB or incomplete";
         ApiError::new(status, "TooLarge", message, "send less at a time")
     })?;
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) | Err(_) => Err(ApiError::bad_request(
-            "the body is not a JSON object",
+    match unique_json::parse(&bytes) {
+        Some(Value::Object(object)) => Ok(object),
+        Some(_) | None => Err(ApiError::bad_request(
+            "the body is not a JSON object, or a name stands twice in it",
             &format!("send for example {example}"),
         )),
     }

@@ -5,6 +5,7 @@
 //! Never: writes an error; each endpoint names its own header or field.
 
 use tollgate::path::Target;
+pub(crate) use tollgate::path::is_caller_name as is_caller;
 use tollgate_config::provider::Cost;
 use tollgate_core::ask::Priority;
 
@@ -33,21 +34,15 @@ pub(crate) enum CostsError {
 }
 
 /// What the name of an entity must be.
-pub(crate) const ENTITY_FORM: &str = "1 to 128 printable characters of ASCII";
+pub(crate) const ENTITY_FORM: &str = "1 to 128 printable characters of ASCII without spaces";
 
 /// What the name of a caller must be.
 pub(crate) const CALLER_FORM: &str = "1 to 64 characters out of letters, digits and `-_.:`";
 
 /// A name of an entity that is safe in a log and in a label.
 pub(crate) fn is_entity(name: &str) -> bool {
-    let is_printable = |byte: u8| matches!(byte, b' '..=b'~');
-    (1..=128).contains(&name.len()) && name.bytes().all(is_printable)
-}
-
-/// A name of a caller that is safe in a log.
-pub(crate) fn is_caller(name: &str) -> bool {
-    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-    (1..=64).contains(&name.len()) && name.bytes().all(is_known)
+    let is_graphic = |byte: u8| byte.is_ascii_graphic();
+    (1..=128).contains(&name.len()) && name.bytes().all(is_graphic)
 }
 
 /// A priority by its name or an alias.
@@ -74,6 +69,13 @@ pub(crate) fn costs(text: &str) -> Result<Vec<(String, u64)>, CostsError> {
 /// An amount of a unit, at least one.
 pub(crate) fn cost(unit: &str, amount: u64) -> Option<(String, u64)> {
     real_cost(unit, amount).filter(|(_, amount)| *amount > 0)
+}
+
+/// A unit that is none, among those of these costs; without control characters, at most 64 letters.
+pub(crate) fn unknown_unit<'a>(mut units: impl Iterator<Item = &'a str>) -> Option<String> {
+    let unknown = units.find(|unit| real_cost(unit, 1).is_none())?;
+    let shown = unknown.chars().filter(|letter| !letter.is_control());
+    Some(shown.take(64).collect())
 }
 
 /// What a call has really cost: perhaps nothing.

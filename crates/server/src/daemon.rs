@@ -7,6 +7,7 @@
 //! Never: serves a socket, or knows who sent a request. The gateway's listeners open and close the
 //! addresses of providers within the same change.
 
+mod desk_work;
 mod list;
 mod live;
 mod settings;
@@ -183,9 +184,14 @@ impl Daemon {
         Ok(opened)
     }
 
+    /// The desk, if it is open.
+    pub(crate) fn open_desk(&self) -> Option<Arc<Desk>> {
+        self.shared.desk.lock().clone()
+    }
+
     /// Is the desk open?
     pub(crate) fn has_desk(&self) -> bool {
-        self.shared.desk.lock().is_some()
+        self.open_desk().is_some()
     }
 
     /// Uses this desk instead of the one in the state folder.

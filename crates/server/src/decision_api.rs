@@ -4,7 +4,7 @@
 //! gateway's (`/-/v1/…`).
 //!
 //! Promises: JSON in snake_case, times in seconds with three decimals, rounded up where they say when
-//! to come back. A denial is 429 with `Retry-After`; a mistake is a 4xx that names the field and the
+//! to come back. A denial is 429 with `Retry-After`, replies about guards have their rate headers; a mistake is a 4xx that names the field and the
 //! remedy, and nothing was counted.
 //!
 //! Never: decides, or repeats a value that was sent; it may be a key.
@@ -25,13 +25,15 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use tollgate::Error;
+use tollgate::path::Rates;
+use tollgate::rate_headers;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
 use crate::api::{ApiError, json};
 use crate::decisions::{DecisionError, Decisions, LimitSummary};
-use crate::{guards, rejection};
+use crate::guards::{self, GuardVerdict};
+use crate::rejection;
 use tollgate::period::period_text;
 
 /// The largest reply: a decision has a few hundred bytes.
@@ -82,18 +84,18 @@ pub(crate) async fn serve(
         "/v1/acquire" if *method == Method::POST => {
             acquire::serve(decisions, &call, body, None).await
         }
-        "/v1/report" if *method == Method::POST => report::report(decisions, body).await,
-        "/v1/release" if *method == Method::POST => report::release(decisions, body).await,
-        "/v1/renew" if *method == Method::POST => report::renew(decisions, body).await,
+        "/v1/report" if *method == Method::POST => report::report(decisions, &call, body).await,
+        "/v1/release" if *method == Method::POST => report::release(decisions, &call, body).await,
+        "/v1/renew" if *method == Method::POST => report::renew(decisions, &call, body).await,
         "/v1/capacity" if is_get => capacity::serve(decisions, &call).await,
         // Proxies ask with the method of the request that they hold.
-        "/v1/check" if is_held(method) => check::serve(decisions, &call),
+        "/v1/check" if is_held(method) => check::serve(decisions, &call).await,
         "/v1/acquire" | "/v1/report" | "/v1/release" | "/v1/renew" => {
             Err(ApiError::wrong_method("POST"))
         }
         "/v1/capacity" => Err(ApiError::wrong_method("GET,HEAD")),
         "/v1/check" => Err(ApiError::wrong_method(CHECK_METHODS)),
-        _ => Err(ApiError::unknown_path()),
+        _ => Err(ApiError::unknown_decision()),
     };
     done.unwrap_or_else(IntoResponse::into_response)
 }
@@ -153,12 +155,12 @@ async fn into_json(response: Response) -> (u16, Value) {
 }
 
 /// `GET /v1/guards/{class}?identifier=`.
-pub(crate) fn guard_status(
+pub(crate) async fn guard_status(
     decisions: &Decisions,
     class: &str,
     uri: &Uri,
 ) -> Result<Response, ApiError> {
-    check::status(decisions, class, uri)
+    check::status(decisions, class, uri).await
 }
 
 impl From<DecisionError> for ApiError {
@@ -174,14 +176,7 @@ impl From<DecisionError> for ApiError {
             DecisionError::AlreadyReleased => (StatusCode::CONFLICT, "AlreadyReleased"),
             DecisionError::AlreadyReported => (StatusCode::CONFLICT, "AlreadyReported"),
         };
-        let hint = match &error {
-            DecisionError::Call(Error::UnknownProvider { nearest, .. }) => nearest
-                .as_ref()
-                .map(|near| format!("did you mean `{near}`?")),
-            _ => None,
-        };
-        let hint = hint.unwrap_or_else(|| error.hint());
-        ApiError::mistake(status, code, &error.to_string(), &hint)
+        ApiError::mistake(status, code, &error.to_string(), &error.hint())
     }
 }
 
@@ -198,6 +193,12 @@ pub(crate) fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) 
 fn decision_header(response: &mut Response, decision: &'static str) {
     let headers = response.headers_mut();
     headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
+}
+
+/// The rate headers of the guards that were asked: a middleware needs no second request for them.
+fn add_rate_headers(decisions: &Decisions, response: &mut Response, verdict: &GuardVerdict) {
+    let (headers, wall) = (response.headers_mut(), decisions.guards().wall());
+    rate_headers::add_guards(headers, verdict, &Rates::default(), wall);
 }
 
 /// The limit of a decision.

@@ -64,7 +64,7 @@ impl Decisions {
     #[must_use]
     pub fn new(registry: ProviderRegistry, config: &Config) -> Decisions {
         let guards = Guards::new(registry.ledger().clone(), registry.events().clone(), config);
-        let throttle = Throttle::new(registry.ledger().clone());
+        let throttle = Throttle::new(registry.ledger().clone(), &guards);
         let permits = PermitTable::new(registry.clone(), USE_WITHIN);
         let run = registry.ledger().wall().0 / 1_000;
         let decisions = Decisions {
@@ -147,6 +147,12 @@ impl Decisions {
         !self.shared.callers.read().is_empty()
     }
 
+    /// Is there a provider of this name?
+    pub(crate) fn find_provider(&self, name: &str) -> Result<(), DecisionError> {
+        self.shared.registry.named(name)?;
+        Ok(())
+    }
+
     /// The time of the store.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -174,13 +180,23 @@ impl Decisions {
                 let default = || asks.iter().map(GuardAsk::wait).min();
                 let patience = patience.or_else(default).unwrap_or_default();
                 let verdict = self.shared.guards.acquire(&asks, patience).await?;
-                Ok(Acquired::of_guards(verdict))
+                let task = asks.first().filter(|_| asks.len() == 1);
+                Ok(Acquired {
+                    task: task.and_then(GuardAsk::task),
+                    ..Acquired::of_guards(verdict)
+                })
             }
         }
     }
 
-    /// What became of the call of a permit. Said twice, the first report counts.
-    pub fn report(&self, request: &ReportRequest) -> Result<ReportReply, DecisionError> {
+    /// What became of the call of a permit. Said twice, the first report counts. `caller`: who says so;
+    /// `None` is the operator.
+    pub fn report(
+        &self,
+        request: &ReportRequest,
+        caller: Option<&str>,
+    ) -> Result<ReportReply, DecisionError> {
+        self.check_holder(&request.permit, caller)?;
         let headers = HeaderMap::new();
         let report = match &request.outcome {
             ReportedOutcome::Failed(fault) => Report::Failed(*fault),
@@ -211,13 +227,15 @@ impl Decisions {
     }
 
     /// Whoever holds a permit still works under it. Returns how long its call may still be made.
-    pub fn renew(&self, permit: &str) -> Result<Span, DecisionError> {
+    pub fn renew(&self, permit: &str, caller: Option<&str>) -> Result<Span, DecisionError> {
+        self.check_holder(permit, caller)?;
         let renewed = self.shared.permits.keep_alive(permit);
         renewed.ok_or(DecisionError::UnknownPermit)
     }
 
     /// The call of a permit is not made: others may have it.
-    pub fn release(&self, permit: &str) -> Result<(), DecisionError> {
+    pub fn release(&self, permit: &str, caller: Option<&str>) -> Result<(), DecisionError> {
+        self.check_holder(permit, caller)?;
         match self.shared.permits.release(permit) {
             Released::Now | Released::Before => Ok(()),
             Released::Used => Err(DecisionError::AlreadyReported),
@@ -247,22 +265,26 @@ impl Decisions {
     /// Would a call get a permit now? Takes nothing.
     pub async fn capacity(&self, call: CallRequest) -> Result<CapacityReply, DecisionError> {
         let (target, options) = split(call, None);
-        let found = capacity::capacity(&self.shared.registry, target, options).await?;
+        let registry = &self.shared.registry;
+        let mut found = capacity::capacity(registry, target, options.clone()).await?;
+        if found.denied.is_none() {
+            found.denied = self.shared.permits.full_for(&found.provider, &options);
+        }
         CapacityReply::new(&self.shared.registry, found)
     }
 
     /// The tokens of one key of a guard. Takes nothing.
-    pub fn guard_status(
+    pub async fn guard_status(
         &self,
         guard: &str,
         identifier: Option<&str>,
     ) -> Result<GuardStatus, DecisionError> {
-        Ok(self.shared.guards.status(guard, identifier)?)
+        Ok(self.shared.guards.status(guard, identifier).await?)
     }
 
     /// Tokens of these guards now, all or none: for endpoints that let a request pass or not.
-    pub fn check(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, DecisionError> {
-        Ok(self.shared.guards.decide(asks)?)
+    pub async fn check(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, DecisionError> {
+        Ok(self.shared.guards.decide(asks).await?)
     }
 
     /// The asks of requests to guards.
@@ -279,6 +301,16 @@ impl Decisions {
     #[must_use]
     pub fn permits_of(&self, provider: &str) -> ProviderPermits {
         self.shared.permits.of_provider(provider)
+    }
+
+    /// A caller settles its own permits only: whoever sees an id of another must not close that provider
+    /// for all with what it reports.
+    fn check_holder(&self, permit: &str, caller: Option<&str>) -> Result<(), DecisionError> {
+        let is_its = |caller: &str| self.shared.permits.is_held_by(permit, caller);
+        match caller.is_none_or(is_its) {
+            true => Ok(()),
+            false => Err(DecisionError::UnknownPermit),
+        }
     }
 
     async fn acquire_permit(

@@ -5,18 +5,19 @@
 //!
 //! Never: holds a payload of a task, or a key.
 
-mod cron;
 mod outbox;
+mod run;
 mod source;
 mod task;
-pub(crate) use cron::is_cron;
 pub use outbox::{OUTBOX_MAX, OutboxMessage};
+pub use run::{RunResult, SourceRun};
 pub use source::Source;
 pub use task::{QueueCounts, TaskEvent, TaskNoted};
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use rusqlite::{Connection, TransactionBehavior};
 const BUSY: Duration = Duration::from_secs(5);
 
 /// The version of the file.
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sources (
@@ -53,7 +54,12 @@ const SCHEMA: &str = "
         name TEXT NOT NULL, kind TEXT NOT NULL, level TEXT NOT NULL,
         value INTEGER NOT NULL, threshold INTEGER NOT NULL, PRIMARY KEY (name, kind)
     ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 3;
+    CREATE TABLE IF NOT EXISTS source_runs (
+        name TEXT PRIMARY KEY, next_at INTEGER, not_before INTEGER, last_at INTEGER,
+        failures INTEGER NOT NULL DEFAULT 0, queued INTEGER NOT NULL DEFAULT 0,
+        outcome TEXT, status INTEGER, bytes INTEGER, output TEXT, error TEXT
+    ) STRICT, WITHOUT ROWID;
+    PRAGMA user_version = 4;
 ";
 
 /// Format 1 counted the tasks of a queue each time, and knew no failures.
@@ -73,6 +79,12 @@ const FROM_FORMAT_1: &str = "
 #[derive(Debug)]
 pub struct Desk {
     database: Mutex<Connection>,
+    /// Where the file is; `None` = in memory.
+    folder: Option<PathBuf>,
+    /// Grows with every change of the sources by this process.
+    sources_version: AtomicU64,
+    /// Held while this process runs the sources.
+    scheduling: Mutex<Option<File>>,
 }
 
 /// Why the desk cannot be used.
@@ -110,7 +122,11 @@ impl Desk {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(0o600);
         options.open(&path)?;
-        Desk::prepare(Connection::open(&path)?)
+        let desk = Desk::prepare(Connection::open(&path)?)?;
+        Ok(Desk {
+            folder: Some(folder.to_owned()),
+            ..desk
+        })
     }
 
     /// A desk that ends with the process.
@@ -135,6 +151,49 @@ impl Desk {
         change.commit()?;
         Ok(Desk {
             database: Mutex::new(database),
+            folder: None,
+            sources_version: AtomicU64::new(0),
+            scheduling: Mutex::new(None),
         })
+    }
+
+    /// Is there a file in this folder?
+    pub(crate) fn exists(folder: &Path) -> bool {
+        folder.join("desk.db").exists()
+    }
+
+    /// The folder of the file; `None` = in memory.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Another number than before if this process has changed the sources.
+    pub(crate) fn sources_version(&self) -> u64 {
+        self.sources_version.load(Ordering::Acquire)
+    }
+
+    fn on_sources_changed(&self) {
+        self.sources_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One process of a state folder runs the sources: `true` = this one. The kernel gives the place up with the
+    /// process, however that ends.
+    pub(crate) fn runs_sources(&self) -> Result<bool, DeskError> {
+        let Some(folder) = &self.folder else {
+            return Ok(true);
+        };
+        let mut held = self.scheduling.lock();
+        if held.is_some() {
+            return Ok(true);
+        }
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(folder.join("scheduler.lock"))?;
+        match file.try_lock() {
+            Ok(()) => *held = Some(file),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        Ok(true)
     }
 }

@@ -9,6 +9,7 @@
 mod address;
 mod handler;
 mod hang_up;
+pub(crate) use hang_up::until_read_closed;
 mod sendfile;
 mod connection_cap;
 pub(crate) use connection_cap::{

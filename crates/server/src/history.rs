@@ -13,7 +13,7 @@ mod callers;
 mod events;
 mod ring;
 pub(crate) use callers::CallerHistory;
-pub(crate) use events::{EventLog, PageEvent};
+pub(crate) use events::{EventLog, PageEvent, resolved};
 use ring::SlotSource;
 pub(crate) use ring::{Resolution, STATES, Slot};
 
@@ -31,7 +31,7 @@ use ring::ProviderRings;
 pub(crate) const PROVIDERS_MAX: usize = 256;
 
 /// Everything that is remembered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct History {
     providers: Mutex<BTreeMap<String, ProviderHistory>>,
     callers: Mutex<CallerHistory>,
@@ -46,6 +46,22 @@ struct ProviderHistory {
 }
 
 impl History {
+    /// From this time on, in epoch seconds.
+    pub(crate) fn new(epoch: f64) -> History {
+        // Whole milliseconds since 1970 fit.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a time after 1970"
+        )]
+        let first = (epoch * 1_000.0) as u64;
+        History {
+            providers: Mutex::default(),
+            callers: Mutex::default(),
+            events: Mutex::new(EventLog::starting_at(first)),
+        }
+    }
+
     /// Reads the counters once. Called each second.
     pub(crate) fn record(&self, started: &[Arc<ActiveProvider>], epoch: f64) {
         let mut providers = self.providers.lock();
@@ -114,7 +130,12 @@ pub(crate) async fn run(daemon: Daemon, history: Arc<History>) {
     loop {
         tokio::select! {
             _ = beat.tick() => {
-                history.record(&registry.started(), epoch(&daemon));
+                let started = registry.started();
+                history.record(&started, epoch(&daemon));
+                for active in &started {
+                    active.observe_demand();
+                }
+                daemon.decision_log().read();
             }
             next = rare.next() => match next {
                 Some(next) => history.events().on(&next, epoch(&daemon)),

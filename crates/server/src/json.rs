@@ -9,6 +9,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
+use tollgate_core::time::Wall;
 
 /// The largest integer up to which every one is exact as a double.
 const EXACT_MAX: u64 = 1 << 53;
@@ -21,6 +22,15 @@ pub(crate) fn to_bytes(body: &impl Serialize) -> Vec<u8> {
         Ok(()) => bytes,
         Err(_) => Vec::new(),
     }
+}
+
+/// A time in seconds with three decimals.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of 285 000 years are exact"
+)]
+pub(crate) fn epoch(wall: Wall) -> f64 {
+    (wall.0 / 1_000) as f64 / 1_000.0
 }
 
 /// Compact, with numbers that every reader has exactly.

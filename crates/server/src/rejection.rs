@@ -198,7 +198,7 @@ pub(crate) fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
 pub(crate) fn code(error: &Error) -> &'static str {
     match error {
         Error::NoPermit { reason, .. } => match reason {
-            Reason::QueueFull | Reason::NoDescriptors => "QueueFull",
+            Reason::QueueFull | Reason::PermitsOpen | Reason::NoDescriptors => "QueueFull",
             Reason::ShuttingDown => "ShuttingDown",
             Reason::StoreLost => "StoreLost",
             Reason::Sleep | Reason::Paused => "ProviderUnavailableError",
@@ -211,6 +211,10 @@ pub(crate) fn code(error: &Error) -> &'static str {
             | Reason::TooCostly
             | Reason::NoShare => "RateLimitExceeded",
         },
+        Error::Guarded {
+            is_store_lost: true,
+            ..
+        } => "StoreLost",
         Error::Guarded { .. } => "RateLimitExceeded",
         Error::ProviderUnavailable { .. } => "ProviderUnavailableError",
         Error::NotInCache { .. } => "NotInCache",

@@ -6,6 +6,8 @@
 //!
 //! Never: decides; `crate::decisions` does.
 
+mod activity;
+mod client_stream;
 mod commands;
 mod connection;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -30,9 +32,11 @@ use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
 use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
+use crate::connection_table::ConnectionTable;
 use crate::daemon::Daemon;
 use crate::gateway::{ConnectionCap, max_resp_connections};
 use crate::serving_socket::{ServeError, ServingSocket, checked_address};
+use activity::ClientActivity;
 use session::{RespContext, Session};
 use waiting_places::WaitingPlaces;
 
@@ -46,7 +50,7 @@ pub struct RespOptions {
     /// The admin token. With it, clients must send it or a caller's token.
     pub token: Option<Secret>,
     /// The most connections; fewer if the process has too few descriptors. No address has more than
-    /// a quarter of them, loopback excepted.
+    /// a quarter of them, loopback excepted, and a new one replaces the oldest that is idle.
     pub connections_max: usize,
     /// How long commands may wait after the shutdown signal.
     pub grace: Span,
@@ -156,6 +160,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 struct RespHandler {
     context: Arc<RespContext>,
     cap: Arc<ConnectionCap>,
+    open: Arc<ConnectionTable<ClientActivity>>,
     connections: AtomicU64,
 }
 
@@ -170,7 +175,13 @@ impl RespHandler {
                 clients: AtomicUsize::new(0),
                 waiting: WaitingPlaces::new(WAITING_MAX),
             }),
-            cap: Arc::new(ConnectionCap::new(max, (max / 4).max(1), false)),
+            // A replaced connection has its slot until it has ended, which is at once.
+            cap: Arc::new(ConnectionCap::new(
+                max.saturating_mul(2),
+                (max / 4).max(1),
+                false,
+            )),
+            open: ConnectionTable::new(max),
             connections: AtomicU64::new(0),
         }
     }
@@ -179,13 +190,15 @@ impl RespHandler {
     fn session(&self, peer: Option<IpAddr>) -> Option<(Session, session::Place)> {
         let local = IpAddr::from([127, 0, 0, 1]);
         let slot = self.cap.try_acquire(peer.unwrap_or(local))?;
+        let open = self.open.open()?;
         let id = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let session = Session::new(self.context.clone(), id, peer);
-        Some((session, self.context.place(slot)))
+        Some((session, self.context.place(slot, open)))
     }
 }
 
-/// What a client above the cap reads before its connection is closed, as Redis has it.
+/// What a client above the cap reads before its connection is closed, as Redis has it: all others are
+/// being served.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 
 impl ConnectionHandler for RespHandler {

@@ -26,3 +26,5 @@ mod real_time;
 pub mod fault_proxy;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "http")]
+pub mod llm;

@@ -10,7 +10,7 @@ mod shared;
 mod cost_reader;
 mod tunnel;
 mod websocket;
-pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder};
+pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder, WantedCost};
 pub(crate) use reply::{BodyRecorder, IncomingBody, UpstreamBody};
 pub use reply::{IdleTimeout, ReplyBody};
 pub use shared::{Broken, SlowReader};

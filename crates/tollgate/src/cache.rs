@@ -1,4 +1,5 @@
-//! The response cache: in memory, and in `cache.db`, which outlives the process.
+//! The response cache: in memory, and in `cache.db`, which outlives the process, or in Redis, which several
+//! hosts share.
 //!
 //! Promises: only whole responses are cached, bounded in bytes, each and together. A hit in memory
 //! neither waits nor copies a body. A `cache.db` that is damaged, newer or out of reach is never an
@@ -27,6 +28,13 @@ mod writer;
 #[path = "cache/no_disk.rs"]
 mod disk;
 mod key;
+#[cfg(all(feature = "cache", feature = "redis"))]
+mod redis_tier;
+#[cfg(all(feature = "cache", feature = "redis"))]
+mod redis_wire;
+#[cfg(all(feature = "cache", any(feature = "redis", feature = "sqlite")))]
+mod stored_form;
+mod tier;
 #[cfg(feature = "cache")]
 mod memory;
 #[cfg(not(feature = "cache"))]
@@ -54,6 +62,9 @@ use crate::event::{Event, Events};
 use crate::single_flight::{Join, Leader, Leaders, Role};
 use disk::Disk;
 use memory::MemoryTier;
+#[cfg(all(feature = "cache", feature = "redis"))]
+use redis_tier::RedisTier;
+use tier::StoredTier;
 
 /// The database file in a state folder.
 pub const DATABASE: &str = "cache.db";
@@ -110,7 +121,7 @@ pub struct Cache {
 #[derive(Debug)]
 struct CacheState {
     memory: Arc<MemoryTier>,
-    disk: Option<Disk>,
+    stored: Option<StoredTier>,
     salt: Salt,
     refreshes: Leaders<(CacheKey, Variant), BackgroundRefresh, { rank::REFRESHES }>,
 }
@@ -189,7 +200,7 @@ impl Cache {
         memfd::set_memory_bytes(sizes.memory);
         let memory = Arc::new(MemoryTier::new(sizes.memory));
         match Disk::open(folder, memory.clone(), sizes.disk, events) {
-            Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
+            Ok((disk, salt)) => Cache::with(memory, Some(StoredTier::Disk(disk)), salt),
             Err(error) => {
                 let why = error.to_string().into();
                 events.emit(Event::CacheOnlyInMemory { why });
@@ -198,11 +209,27 @@ impl Cache {
         }
     }
 
-    fn with(memory: Arc<MemoryTier>, disk: Option<Disk>, salt: Salt) -> Cache {
+    /// A cache that several hosts share, in the Redis at this address. While Redis cannot be reached, the cache is in
+    /// memory. Must be called in a runtime.
+    #[cfg(all(feature = "cache", feature = "redis"))]
+    #[must_use]
+    pub fn open_redis(
+        address: tollgate_ledger::redis::RedisAddress,
+        sizes: Sizes,
+        ledger: tollgate_ledger::Ledger,
+        events: &Events,
+    ) -> Cache {
+        memfd::set_memory_bytes(sizes.memory);
+        let memory = Arc::new(MemoryTier::new(sizes.memory));
+        let tier = RedisTier::open(address, memory.clone(), sizes.disk, ledger, events);
+        Cache::with(memory, Some(StoredTier::Redis(tier)), Salt::random())
+    }
+
+    fn with(memory: Arc<MemoryTier>, stored: Option<StoredTier>, salt: Salt) -> Cache {
         Cache {
             shared: Arc::new(CacheState {
                 memory,
-                disk,
+                stored,
                 salt,
                 refreshes: Leaders::default(),
             }),
@@ -210,17 +237,23 @@ impl Cache {
     }
 
     pub(crate) fn salt(&self) -> &Salt {
-        &self.shared.salt
+        let own = &self.shared.salt;
+        match &self.shared.stored {
+            // As soon as Redis has told it. Responses of before are evicted with time.
+            #[cfg(all(feature = "cache", feature = "redis"))]
+            Some(StoredTier::Redis(tier)) => tier.salt().unwrap_or(own),
+            Some(StoredTier::Disk(_)) | None => own,
+        }
     }
 
     /// The responses in memory, without waiting.
     pub(crate) fn get_from_memory(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         let variants = self.shared.memory.get(key)?;
         // A response that is hot in memory must not be evicted first on disk.
-        if let Some(disk) = &self.shared.disk
+        if let Some(tier) = &self.shared.stored
             && variants.is_use_due(now, disk::TOUCH_STEP)
         {
-            disk.touch(*key, now);
+            tier.touch(*key, now);
         }
         Some(variants)
     }
@@ -229,7 +262,7 @@ impl Cache {
     pub(crate) async fn find(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         match self.get_from_memory(key, now) {
             Some(variants) => Some(variants),
-            None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
+            None => self.shared.stored.as_ref()?.find(*key, &[], now).await,
         }
     }
 
@@ -240,7 +273,7 @@ impl Cache {
         seen: &[Variant],
         now: Wall,
     ) -> Option<Arc<VariantSet>> {
-        self.shared.disk.as_ref()?.find(*key, seen, now).await
+        self.shared.stored.as_ref()?.find(*key, seen, now).await
     }
 
     /// Stores a response in place of the one for the same request headers; unless that one is
@@ -253,11 +286,11 @@ impl Cache {
         now: Wall,
         purges: u64,
     ) -> bool {
-        let (memory, disk) = (&self.shared.memory, &self.shared.disk);
+        let (memory, stored) = (&self.shared.memory, &self.shared.stored);
         // Under one lock, so that the disk receives both in the same order.
         let is_stored = memory.put(key, object, now, purges, || {
-            let put = |disk: &Disk| disk.put(key, object, now);
-            disk.as_ref().is_some_and(put)
+            let put = |tier: &StoredTier| tier.put(key, object, now);
+            stored.as_ref().is_some_and(put)
         });
         if is_stored && let Some(refresh) = self.shared.refreshes.get(&(key, object.variant)) {
             refresh.superseded.notify_one();
@@ -276,16 +309,16 @@ impl Cache {
     /// callers.
     pub(crate) fn invalidate(&self, key: Option<&CacheKey>, url: UrlHash, now: Wall) {
         self.shared.memory.invalidate(key, url, now);
-        if let Some(disk) = &self.shared.disk {
-            disk.invalidate(url, now);
+        if let Some(tier) = &self.shared.stored {
+            tier.invalidate(url, now);
         }
     }
 
     /// Removes one response if it was requested by then. Others to the same URL stay.
     pub(crate) fn remove(&self, key: &CacheKey, object: &CachedResponse, at: Wall) {
         self.shared.memory.remove(key, object.variant, at);
-        if let Some(disk) = &self.shared.disk {
-            disk.remove(*key, object.variant, at);
+        if let Some(tier) = &self.shared.stored {
+            tier.remove(*key, object.variant, at);
         }
     }
 
@@ -314,10 +347,10 @@ impl Cache {
     /// disk, or in memory if there is no disk tier.
     pub async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> u64 {
         let in_memory = self.shared.memory.purge(provider, entity);
-        let Some(disk) = &self.shared.disk else {
+        let Some(tier) = &self.shared.stored else {
             return in_memory;
         };
-        let on_disk = disk.purge(provider, entity).await;
+        let on_disk = tier.purge(provider, entity).await;
         // Removes responses that were read from the disk before they were purged there.
         self.shared.memory.purge(provider, entity);
         on_disk.unwrap_or(in_memory)
@@ -325,8 +358,8 @@ impl Cache {
 
     /// The cached responses by provider and entity: on disk, or in memory if there is no disk tier.
     pub async fn usage(&self) -> Vec<CacheUsage> {
-        let on_disk = match &self.shared.disk {
-            Some(disk) => disk.usage().await,
+        let on_disk = match &self.shared.stored {
+            Some(tier) => tier.usage().await,
             None => None,
         };
         on_disk.unwrap_or_else(|| self.shared.memory.usage())
@@ -334,20 +367,23 @@ impl Cache {
 
     /// Waits until all responses stored before are on disk.
     pub async fn flush(&self) {
-        if let Some(disk) = &self.shared.disk {
-            disk.flush().await;
+        if let Some(tier) = &self.shared.stored {
+            tier.flush().await;
         }
     }
 
     /// Shuts down: waits until stores and removals are on disk, but not forever if another process
     /// holds the file.
     pub async fn close(&self) {
-        if let Some(disk) = &self.shared.disk {
-            disk.close().await;
+        if let Some(tier) = &self.shared.stored {
+            tier.close().await;
         }
     }
 }
 
+#[cfg(test)]
+#[cfg(all(feature = "cache", feature = "sqlite", feature = "redis"))]
+mod redis_tests;
 #[cfg(test)]
 #[cfg(all(feature = "cache", feature = "sqlite"))]
 mod fault_tests;

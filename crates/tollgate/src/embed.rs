@@ -23,12 +23,16 @@ pub use provider::Provider;
 use crate::Error;
 use crate::path::capacity::{self, Capacity};
 use crate::path::{decide, permit_table};
-use crate::providers::ProviderRegistry;
+use crate::providers::{EntityMetrics, ProviderRegistry, UnknownEntity};
+use std::sync::Arc;
+use tollgate_core::alert::Alert;
 
 /// The limits of a program's calls. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Tollgate {
     registry: ProviderRegistry,
+    /// Of the builder.
+    names: Arc<[String]>,
 }
 
 impl Tollgate {
@@ -58,6 +62,25 @@ impl Tollgate {
     pub async fn capacity(&self, call: impl Into<Call>) -> Result<Capacity, Error> {
         let (target, _, options) = call.into().into_parts()?;
         capacity::capacity(&self.registry, target, options).await
+    }
+
+    /// The counts of one entity, or of all: `tollgate.metrics("fixtures")`, `tollgate.metrics(None)`
+    /// (S9). A provider without entities is listed under its own name.
+    ///
+    /// # Errors
+    /// No such entity has been called.
+    pub async fn metrics<'a>(
+        &self,
+        entity: impl Into<Option<&'a str>>,
+    ) -> Result<Vec<EntityMetrics>, UnknownEntity> {
+        self.registry.start(self.names.iter().map(String::as_str));
+        self.registry.metrics(entity.into(), None).await
+    }
+
+    /// What needs an operator now (S10): little remains, many 429s, a cache that serves little.
+    pub async fn alerts(&self) -> Vec<Alert> {
+        self.registry.start(self.names.iter().map(String::as_str));
+        self.registry.alerts().await
     }
 
     /// Writes cached responses to the disk. Permits need no such call: each is on the disk before it

@@ -66,6 +66,8 @@ pub enum Reason {
     OffPeak,
     /// The queue is full.
     QueueFull,
+    /// So many permits of other processes are open that there is no place for another.
+    PermitsOpen,
     /// This process has no file descriptor left for another connection.
     NoDescriptors,
     /// This process is shutting down.
@@ -93,7 +95,7 @@ impl Reason {
             Reason::CacheOnly | Reason::CacheRequested => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",
-            Reason::QueueFull | Reason::NoDescriptors => "queue_full",
+            Reason::QueueFull | Reason::PermitsOpen | Reason::NoDescriptors => "queue_full",
             Reason::ShuttingDown => "shutdown",
             Reason::Deadline => "deadline",
             Reason::StoreLost => "store_lost",
@@ -109,6 +111,8 @@ pub struct QueueCause {
     pub reason: Reason,
     /// The limit, if it was a limit.
     pub limit: Option<Arc<str>>,
+    /// When it is free, if that was asked for.
+    pub retry_in: Option<Span>,
 }
 
 impl Default for QueueCause {
@@ -117,6 +121,7 @@ impl Default for QueueCause {
         QueueCause {
             reason: Reason::Limit,
             limit: None,
+            retry_in: None,
         }
     }
 }
@@ -151,6 +156,8 @@ pub enum Error {
         message: &'static str,
         /// When to come back; `None` = the call costs more than the guard ever grants.
         retry_in: Option<Span>,
+        /// Not for want of tokens: the store of guards is lost, and the guard is closed meanwhile.
+        is_store_lost: bool,
     },
     /// The provider is asleep, because too many calls failed.
     #[error("{}", .status.breaker.message(.provider))]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, HeaderValue};
 
-use crate::body::{BodyFormat, CostReader, Decoder};
+use crate::body::{BodyFormat, CostReader, Decoder, WantedCost};
 use crate::decode::decoded;
 
 /// The costs that a response reports, as it passes in these pieces.
@@ -32,7 +32,12 @@ pub fn costs<'a>(
         headers,
         decode: |headers, body| decoded(headers, body, 1024 * 1024).into_owned(),
     };
-    let mut reader = CostReader::new(kind, wanted.to_vec(), decoder);
+    let wanted = wanted.iter().map(|(term, path)| WantedCost {
+        term: *term,
+        fields: vec![(path.clone(), None)],
+        ..WantedCost::default()
+    });
+    let mut reader = CostReader::new(kind, wanted.collect(), decoder);
     for piece in pieces {
         reader.push(&Bytes::copy_from_slice(piece));
     }

@@ -4,10 +4,13 @@
 //! and never rejects. A new configuration resets no key. Memory is bounded by [`KEYS_MAX`] keys:
 //! beyond it new keys share one strict bucket per guard, and full buckets are evicted as decisions
 //! are made. Limits that clients bring along have a table of their own, so that they cannot crowd out guards.
+//! With `guard_store: redis://…` buckets are in Redis (`shared.rs`); the table has the part of this node then, for
+//! the time without Redis.
 //!
 //! Never: uses the ledger's store. Callers' names are held only where a guard denied them, for metrics, and
 //! few of them (`tally.rs`).
 
+mod bucket_key;
 mod class;
 mod client_ip;
 mod deciding;
@@ -16,6 +19,18 @@ mod descriptor;
 mod identifier;
 mod overrides;
 mod request;
+#[cfg(feature = "redis")]
+mod shared;
+#[cfg(not(feature = "redis"))]
+#[path = "guards/not_shared.rs"]
+mod shared;
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "no bucket is in Redis in such a build")
+)]
+mod shared_bucket;
+#[cfg(feature = "redis")]
+mod shared_deciding;
 mod tally;
 mod throttle;
 pub use class::{GuardClass, GuardStatus};
@@ -35,11 +50,12 @@ use crate::event::{Event, Events};
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 use tollgate_config::Config;
-use tollgate_config::config::{Guard, Limiting, Network};
+use tollgate_config::config::{Guard, Limiting, Network, Task};
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{ASKS_MAX, Ask, GuardKey, GuardTable, KeyView, PlanError, Seed, Tick};
+use tollgate_guard::{ASKS_MAX, Ask, GuardTable, KeyView, PlanError, Seed, Tick};
 use tollgate_ledger::Ledger;
 
+use bucket_key::BucketKey;
 use deciding::at_most_as_one;
 use descriptor::{DescriptorIndex, framed};
 use identifier::Identifier;
@@ -61,6 +77,8 @@ const SWEEP_SLOTS: usize = 1_024;
 pub struct Guards {
     /// Made for the first guard.
     table: OnceLock<GuardTable>,
+    /// Where guards count, if it is not the table.
+    shared: Option<Arc<shared::SharedGuards>>,
     /// Limits that descriptors bring along: in a table of their own.
     overrides: Overrides,
     rules: RwLock<Arc<GuardRules>>,
@@ -89,7 +107,7 @@ struct GuardRules {
 #[derive(Clone, Debug)]
 pub struct GuardAsk {
     class: Arc<GuardClass>,
-    key: GuardKey,
+    key: BucketKey,
     /// For whom, in metrics.
     identifier: Identifier,
     /// 0 only asks whether a token is left, a negative number puts tokens back.
@@ -118,6 +136,8 @@ pub struct GuardDenied {
     pub at: usize,
     /// When the same ask would be granted; `None` = it costs more than the guard ever grants.
     pub retry_in: Option<Span>,
+    /// Not for want of tokens: the store of guards is lost, and the guard is closed meanwhile.
+    pub is_store_lost: bool,
 }
 
 /// One guard after a decision.
@@ -137,8 +157,10 @@ pub struct GuardView {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
     /// No such guard.
-    #[error("there is no guard of this name")]
+    #[error("there is no guard `{name}`")]
     Unknown {
+        /// The name as it was sent: at most 64 characters of it, without control characters.
+        name: String,
         /// The nearest name that exists.
         nearest: Option<String>,
     },
@@ -169,6 +191,7 @@ impl Guards {
     pub fn new(ledger: Ledger, events: Events, config: &Config) -> Guards {
         let guards = Guards {
             table: OnceLock::new(),
+            shared: shared::SharedGuards::of(config, &ledger, &events).map(Arc::new),
             overrides: Overrides::default(),
             rules: RwLock::default(),
             is_active: AtomicBool::new(false),
@@ -193,7 +216,7 @@ impl Guards {
             let mut known = former.classes.iter();
             let known = known.find(|known| known.name() == guard.name);
             let tally = known.map(|known| known.tally()).unwrap_or_default();
-            GuardClass::new(guard, self.table(), tally).map(Arc::new)
+            GuardClass::new(guard, self.table(), self.nodes(), tally).map(Arc::new)
         };
         let classes = config.guards.iter().map(class);
         let classes = classes.collect::<Result<Vec<_>, _>>()?;
@@ -272,7 +295,7 @@ impl Guards {
         let name = matching
             .first()
             .map_or("descriptor", |(class, _)| class.name());
-        let class = self.overrides.class(name, limit)?;
+        let class = self.overrides.class(name, limit, self.nodes())?;
         let entries = descriptor.entries.iter();
         let texts = entries.flat_map(|(key, value)| [*key, *value]);
         let key = class.key_of_bytes(&framed(texts));
@@ -287,11 +310,40 @@ impl Guards {
         }])
     }
 
-    /// The tokens of one key, without taking any.
-    pub fn status(&self, name: &str, identifier: Option<&str>) -> Result<GuardStatus, GuardError> {
+    /// The tokens of one key, without taking any (C2). While the store of guards is lost, those of this node.
+    pub async fn status(
+        &self,
+        name: &str,
+        identifier: Option<&str>,
+    ) -> Result<GuardStatus, GuardError> {
         let ask = self.ask(name, identifier, 0)?;
-        let view = self.table().peek(ask.key, ask.class.plan(), self.now());
-        Ok(ask.class.status(&view, self.wall()))
+        match &self.shared {
+            None => Ok(self.local_status(&ask)),
+            Some(shared) => Ok(self.shared_status(shared, &ask).await),
+        }
+    }
+
+    fn local_status(&self, ask: &GuardAsk) -> GuardStatus {
+        let table = self.table_of(ask);
+        let view = table.peek(ask.key.local, ask.class.plan(), self.now());
+        ask.class.status(&view, self.wall())
+    }
+
+    /// Why the store of guards is lost, if they have one and it is.
+    #[must_use]
+    pub fn store_loss(&self) -> Option<Arc<str>> {
+        self.shared.as_ref()?.loss_reason()
+    }
+
+    /// Requests that went on uncounted because the store of guards was lost (`on_store_loss: open`).
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.uncounted())
+    }
+
+    /// How many nodes share guards through Redis, if they do.
+    fn nodes(&self) -> Option<u32> {
+        self.shared.as_ref().map(|shared| shared.nodes())
     }
 
     /// Every guard, with what it has denied since the start.
@@ -316,7 +368,7 @@ impl Guards {
         let mut was_queued = false;
         let mut waited_for = None;
         loop {
-            let mut verdict = self.try_once(asks);
+            let mut verdict = self.try_once(asks).await;
             // A decision itself takes microseconds, and that is no wait.
             if was_queued {
                 (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
@@ -405,7 +457,9 @@ impl Guards {
         found.cloned().ok_or_else(|| {
             let names: Vec<&str> = rules.classes.iter().map(|class| class.name()).collect();
             let nearest = tollgate_config::problem::nearest(name, &names);
+            let shown = name.chars().filter(|letter| !letter.is_control());
             GuardError::Unknown {
+                name: shown.take(64).collect(),
                 nearest: nearest.map(str::to_owned),
             }
         })
@@ -460,9 +514,15 @@ impl GuardAsk {
         self.class.wait()
     }
 
+    /// What its guard means for tasks; `None` if it does not count names.
+    #[must_use]
+    pub fn task(&self) -> Option<Task> {
+        self.class.task()
+    }
+
     fn plain(&self) -> Ask<'_> {
         Ask {
-            key: self.key,
+            key: self.key.local,
             plan: self.class.plan(),
             cost: self.cost,
         }
@@ -492,3 +552,6 @@ impl GuardView {
 #[cfg(test)]
 #[path = "guards/tests.rs"]
 mod tests;
+#[cfg(all(test, feature = "redis"))]
+#[path = "guards/shared_tests.rs"]
+mod shared_tests;

@@ -61,6 +61,13 @@ match request.timeout(Duration::from_secs(1)).send().await {
 //!
 //! `store("sqlite:state")` counts in a folder. All processes that open it share one quota: programs
 //! with this library, gateways, and Python programs with their daemons. `memory:` is this process only.
+//! With the features `redis` and `postgres`, `store("redis://host")` and `store("postgres://host/db")`
+//! count for many hosts.
+//!
+//! # What happened
+//!
+//! [`Tollgate::metrics`] has the counts of each entity (what remains, 429s, hits of the cache) and
+//! [`Tollgate::alerts`] what needs an operator: the same numbers as the daemon's.
 //!
 //! # Errors
 //!
@@ -95,7 +102,7 @@ match request.timeout(Duration::from_secs(1)).send().await {
 //!
 //! On by default: `sqlite` (permits and cached responses in a folder), `tls` (Tollgate's own connections
 //! to `https:` upstreams: logins and [`path::call`]), `cache` (cached responses). Off: `reqwest`,
-//! `tower` (with `guards`). Without any the library is small: a test in `crates/tidy` pins the number of
+//! `tower` (with `guards`), `redis`, `postgres`. Without any the library is small: a test in `crates/tidy` pins the number of
 //! crates that it compiles.
 //!
 //! Below all this are a [`ProviderRegistry`] over a ledger and [`path::call`], which the gateway uses.
@@ -112,11 +119,16 @@ mod query;
 mod headers;
 mod decode;
 mod json_cost;
+mod token_estimates;
+mod usage_event;
 mod single_flight;
+pub mod caller_shares;
 mod body_memory;
 pub mod error;
 pub mod metrics;
 pub mod event;
+#[cfg(feature = "redis")]
+mod redis_access;
 mod payload;
 mod foreign;
 pub mod permits;
@@ -152,7 +164,8 @@ pub use error::{Error, Reason};
 pub use foreign::{ForeignClient, RequestBody};
 pub use path::{CallOptions, Source, UseCache, capacity, decide, detached_permit, permit_table};
 pub use permits::{LimitReport, Permit};
-pub use providers::{Options, ProviderRegistry, Unknown};
+pub use providers::{EntityMetrics, Options, ProviderRegistry, Unknown, UnknownEntity};
+pub use tollgate_core::alert::{Alert, AlertKind, Level as AlertLevel};
 pub use tollgate_core::ask::Priority;
 pub use tollgate_core::health::{Class, Fault};
 pub use tollgate_core::time::{Micros, Now, Span, Wall};

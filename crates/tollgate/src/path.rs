@@ -49,10 +49,11 @@ mod link_target; //   which cached responses a link refers to
 pub mod decide; // permit and learn without a request
 pub mod detached_permit; //   permits that another process settles
 mod permit_report; //   what is said about permits that other processes hold
+mod open_permits; //   the open ones of them, and what became of the others
 pub mod permit_table; //   permits that other processes hold, by id
 pub mod capacity; //   the same check without taking a permit
 pub use crate::reply::{Reply, Source};
-pub use call::{CallOptions, HttpCall, Target, UseCache};
+pub use call::{CallOptions, HttpCall, Target, UseCache, is_caller_name};
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};

@@ -28,8 +28,8 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
 use tollgate_core::gate::{
-    BATCH_FAR_AWAY, Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, QueuedCall,
-    Resolution, Resolved,
+    BATCH_FAR_AWAY, Blocker, CallerId, CallerShare, Effects, Gate, GateSettings, Order, QueuedCall,
+    Resolution, Resolved, WaitingGroup,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
@@ -239,24 +239,20 @@ impl Permits {
         self.shared.state.lock().gate.waiting(priority)
     }
 
-    /// How many calls of each caller wait at each priority.
-    pub(crate) fn waiting_by_caller(&self) -> Vec<(CallerId, Priority, u64)> {
-        let counts = self.shared.state.lock().gate.waiting_by_caller();
-        let counts = counts.into_iter();
-        counts
-            .map(|((caller, priority), count)| (caller, priority, count))
-            .collect()
+    /// Who waits for what.
+    pub(crate) fn waiting_groups(&self) -> Vec<WaitingGroup> {
+        self.shared.state.lock().gate.waiting_groups()
+    }
+
+    /// The order of the queue.
+    pub(crate) fn order(&self) -> Order {
+        self.shared.state.lock().gate.order()
     }
 
     /// What each waiting call waits for, and whether that counts concurrent calls; `None` = it is
     /// about to be offered to the ledger.
     pub(crate) fn blockers(&self) -> Vec<Option<(Blocker, bool)>> {
         self.shared.state.lock().gate.blockers().collect()
-    }
-
-    /// Who waits, once for each waiting call.
-    pub(crate) fn waiting_callers(&self) -> Vec<CallerId> {
-        self.shared.state.lock().gate.waiting_callers().collect()
     }
 
     /// A position in the order of arrival, for a call that may have to ask more than once.

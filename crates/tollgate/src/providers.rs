@@ -13,8 +13,12 @@ mod links;
 mod active;
 mod without_file;
 mod connection_limit;
+mod limit_status;
 mod status;
+mod usage_state;
+mod waiting;
 mod eta;
+mod arrivals;
 mod report;
 mod health;
 mod failing_paths;
@@ -39,7 +43,7 @@ pub use call_counters::{
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
 pub use connection_limit::set_upstream_connections_max;
-pub use eta::CallerQueue;
+pub use eta::{CallerQueue, QueueEstimate};
 pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
 pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
 pub use links::{Links, map_links};
@@ -47,11 +51,12 @@ use local_share::StoreLossContext;
 pub(crate) use local_share::{LossDecision, loss_since_now};
 pub use options::{Options, Unknown};
 pub(crate) use policy::CompiledPolicy;
-pub use report::{EntityMetrics, UnknownEntity};
+pub use report::{EntityMetrics, UnknownEntity, share};
 pub use savings::Savings;
 pub use status::{
     CooldownStatus, EstimatedLimit, LearnedFrom429s, LimitStatus, PartStatus, ProviderOverview,
 };
+pub use usage_state::UsageState;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -9,3 +9,4 @@ mod govern;
 mod guard;
 pub use govern::{Govern, GovernLayer};
 pub use guard::{GuardLayer, GuardLayerBuilder, GuardedService};
+pub use tollgate_config::config::Limiting;

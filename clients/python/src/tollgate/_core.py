@@ -121,7 +121,9 @@ class Core:
         protocol.admin_only(self.address, "metrics")
         return Exchange(
             protocol.metrics(entity, provider),
-            lambda reply: protocol.metrics_of(reply, self.address).get("metrics", {}),
+            lambda reply: protocol.metrics_of(reply, self.address, entity, provider).get(
+                "metrics", {}
+            ),
         )
 
     def _alerts(self) -> Exchange[List[Dict[str, Any]]]:

@@ -8,7 +8,7 @@ Never: does I/O.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
 
@@ -34,6 +34,15 @@ Ask = Mapping[str, Any]
 #: One day: no limit that Tollgate waits for is worth a longer one.
 TIMEOUT_MAX = 86_400.0
 
+#: What a reply about guards says about what remains.
+RATE_HEADERS = (
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "ratelimit",
+    "ratelimit-policy",
+)
+
 #: Never part of a report: they say nothing about limits and are secrets.
 SECRET_HEADERS = frozenset(
     ["set-cookie", "cookie", "authorization", "proxy-authorization", "x-api-key"]
@@ -56,6 +65,10 @@ class Grant:
     use_within: Optional[float]
     provider: Optional[str]
     guard: Optional[str]
+    #: of a guard of names: ``wait``, ``retry_delay``, ``retries``, ``factor``, ``max_pending``
+    task: Optional[Mapping[str, Any]] = None
+    #: of guards: ``x-ratelimit-limit`` and so on, as they are sent to callers
+    rate_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,11 +136,11 @@ def target(
     return {"url": identifier} if "://" in identifier else {"provider": identifier}
 
 
-def cost_of(tokens: Cost) -> Any:
-    """The amount, as it is sent."""
+def cost_of(tokens: Cost, *, least: int = 1) -> Any:
+    """The amount, as it is sent. ``least``: a call that was made may have cost nothing."""
 
     def is_amount(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
     if isinstance(tokens, Mapping):
         if tokens and all(isinstance(unit, str) and is_amount(n) for unit, n in tokens.items()):
@@ -135,8 +148,29 @@ def cost_of(tokens: Cost) -> Any:
     elif is_amount(tokens):
         return tokens
     raise BadRequest(
-        "`tokens` is not an amount", hint='give a whole number from 1, or {"tokens": 1200} by unit'
+        "`tokens` is not an amount",
+        hint=f'give a whole number from {least}, or {{"tokens": 1200}} by unit',
     )
+
+
+def flag(name: str, value: bool) -> bool:
+    """A switch: a text such as ``"no"`` would count as true."""
+    if not isinstance(value, bool):
+        raise BadRequest(f"`{name}` is not a switch", hint="give True or False")
+    return value
+
+
+def count_of(name: str, value: int) -> int:
+    """A number of things, also none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadRequest(f"`{name}` is not a number", hint="give a whole number from 0")
+    return value
+
+
+def cost_text(cost: Any) -> str:
+    """The amount as a query or a header has it: ``calls=2`` or ``tokens=1200,calls=1``."""
+    amounts = cost if isinstance(cost, Mapping) else {"calls": cost}
+    return ",".join(f"{unit}={amount}" for unit, amount in amounts.items())
 
 
 def seconds(name: str, value: float) -> float:
@@ -177,7 +211,7 @@ def acquire_all(asks: Sequence[Ask], *, wait: bool, timeout: float) -> Request:
 
 def _acquire(body: Dict[str, Any], wait: bool, timeout: float) -> Request:
     timeout = seconds("timeout", timeout)
-    body["wait"] = bool(wait)
+    body["wait"] = flag("wait", wait)
     if wait:
         body["timeout"] = round(timeout, 3)
     held = timeout if wait else 0.0
@@ -211,7 +245,7 @@ def report(
         text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
         fields["body"] = text[:REPORT_BODY_MAX]
     if cost is not None:
-        fields["cost"] = cost_of(cost)
+        fields["cost"] = cost_of(cost, least=0)
     return Request("POST", "/v1/report", fields)
 
 
@@ -248,10 +282,8 @@ def capacity(
         raise BadRequest("a guard has no capacity", hint="ask get_status(identifier, guard=…)")
     query = {**what, **_given(entity=entity, priority=priority, caller=caller)}
     cost = cost_of(tokens)
-    if not isinstance(cost, int):
-        raise BadRequest("the capacity is asked in calls", hint="give `tokens` as a whole number")
     if cost != 1:
-        query["cost"] = cost
+        query["cost"] = cost_text(cost)
     return Request("GET", "/v1/capacity?" + urlencode(query))
 
 
@@ -278,6 +310,9 @@ def get_status(
 def metrics(entity: Optional[str], provider: Optional[str]) -> Request:
     """``GET /api/rate-limit/metrics``."""
     query = _given(entity=entity, provider=provider)
+    for name, value in query.items():
+        if not isinstance(value, str) or not value:
+            raise BadRequest(f"`{name}` must be a text that is not empty", hint="give its name")
     path = "/api/rate-limit/metrics"
     return Request("GET", path + ("?" + urlencode(query) if query else ""))
 
@@ -301,6 +336,8 @@ def grant_of(reply: Reply, address: Address, what: Mapping[str, Any]) -> Grant:
         use_within=body.get("use_within"),
         provider=body.get("provider") or what.get("provider"),
         guard=body.get("guard") or what.get("guard"),
+        task=_task(body),
+        rate_headers=_rate_headers(reply),
     )
 
 
@@ -321,14 +358,30 @@ def reported_of(reply: Reply, address: Address) -> Reported:
     return Reported(bool(body.get("first")), body.get("class"), body.get("retry_in"))
 
 
-def metrics_of(reply: Reply, address: Address) -> Dict[str, Any]:
+def metrics_of(
+    reply: Reply, address: Address, entity: Optional[str] = None, provider: Optional[str] = None
+) -> Dict[str, Any]:
     """The document of the metrics; servers without it are told apart from wrong names."""
-    if reply.status in (404, 405) and _word(reply) not in ("UnknownProvider", "UnknownEntity"):
+    if reply.status == 404 and _word(reply) == "UnknownEntity":
+        raise _unknown_entity(entity, provider)
+    if reply.status in (404, 405) and _word(reply) != "UnknownProvider":
         raise NotServed(
             f"Tollgate at {address.shown} does not serve metrics",
             hint="a later version of the daemon does; get_status(provider) shows limits and counts",
         )
     return checked(reply, address)
+
+
+def _unknown_entity(entity: Optional[str], provider: Optional[str]) -> NotFound:
+    listed = "metrics() lists what has been called"
+    if provider is None:
+        return NotFound(
+            f"no entity `{entity}` has been called", hint=listed, code="UnknownEntity"
+        )
+    what = f"there is no provider `{provider}`"
+    if entity is not None:
+        what += f", or it has no entity `{entity}` that has been called"
+    return NotFound(what, hint=listed, code="UnknownEntity")
 
 
 def admin_only(address: Address, what: str) -> None:
@@ -353,7 +406,20 @@ def checked(reply: Reply, address: Address) -> Dict[str, Any]:
         )
     if 200 <= reply.status < 300:
         return body
-    raise _error(reply.status, body, address)
+    error = _error(reply.status, body, address)
+    if isinstance(error, RateLimitExceeded):
+        error.task = _task(body)
+        error.rate_headers = _rate_headers(reply)
+    raise error
+
+
+def _task(body: Dict[str, Any]) -> Optional[Mapping[str, Any]]:
+    task = body.get("task")
+    return task if isinstance(task, dict) else None
+
+
+def _rate_headers(reply: Reply) -> Dict[str, str]:
+    return {name: reply.headers[name] for name in RATE_HEADERS if name in reply.headers}
 
 
 def _error(status: int, body: Dict[str, Any], address: Address) -> TollgateError:

@@ -2,7 +2,8 @@
 
 Each request asks the guards ``ip``, ``user`` (if its header is there) and ``api`` in one decision:
 if one rejects, none is charged. Promises: exempt paths are not asked for; a rejection is 429 with
-``X-RateLimit-*`` and ``Retry-After``, a success has the same headers. Requests pass unchecked only
+``X-RateLimit-*`` and ``Retry-After``, a success has the same rate headers, both have
+``X-Tollgate-Decision``; all come with the decision, so that it costs one request. Requests pass unchecked only
 if the daemon cannot be reached or cannot decide, never because too many ask at once.
 Never: reads or delays a body, or believes ``X-Forwarded-For`` of somebody who is not trusted.
 """
@@ -15,7 +16,7 @@ import json
 import logging
 import math
 import time
-from typing import Any, Awaitable, Callable, Dict, List, MutableMapping, Optional, Sequence, Tuple
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 from .client import AsyncClient
 from .errors import (
@@ -38,8 +39,6 @@ log = logging.getLogger("tollgate")
 
 #: While the daemon is away, it is asked again after so many seconds; requests between do not wait.
 AWAY_FOR = 1.0
-#: How long the size of a guard's bucket is remembered; a reload may change it.
-SHAPE_FOR = 60.0
 #: A flood is one line a second, not one per request.
 LOG_EVERY = 1.0
 #: The longest identifier that the daemon takes; a longer one is counted by its hash.
@@ -90,7 +89,6 @@ class RateLimitMiddleware:
         self._is_open = on_unavailable == "open"
         self._away_until = 0.0
         self._log_after = 0.0
-        self._shapes: Dict[str, Tuple[float, int, int]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or self._is_exempt(scope):
@@ -103,16 +101,16 @@ class RateLimitMiddleware:
         try:
             headers = await self._decide(asks)
         except RateLimitExceeded as denied:
-            await self._reject(denied, asks, scope, receive, send)
+            await self._reject(denied, scope, receive, send)
             return
         except (QueueFull, ReplyLost) as busy:
             self._log("get 503", busy)
-            await _respond(scope, receive, send, 503, _unavailable_body(busy), _retry_after(1.0))
+            await self._unavailable(busy, scope, receive, send)
             return
         except TollgateUnavailable as away:
             self._log("pass unchecked" if self._is_open else "get 503", away)
             if not self._is_open:
-                await _respond(scope, receive, send, 503, _unavailable_body(away), _retry_after(1.0))
+                await self._unavailable(away, scope, receive, send)
                 return
             headers = []
         await self.app(scope, receive, _with_headers(send, headers) if headers else send)
@@ -122,23 +120,13 @@ class RateLimitMiddleware:
         if time.monotonic() < self._away_until:
             raise TollgateUnavailable("Tollgate is away", retry_in=AWAY_FOR)
         try:
-            await self._client.acquire_all(asks, wait=False)
+            permit = await self._client.acquire_all(asks, wait=False)
         except ReplyLost:
             raise
         except TollgateUnavailable:
             self._away_until = time.monotonic() + AWAY_FOR
             raise
-        shown = asks[0]
-        if self._client.address.is_gateway:
-            return []  # the status of a guard is on the admin address only
-        try:
-            status = await self._client.get_status(shown.get("identifier"), guard=shown["guard"])
-        except (QueueFull, TollgateUnavailable):
-            return []  # the decision stands; only its numbers are missing
-        per_minute, burst = int(status["tokens_per_minute"]), int(status["burst_size"])
-        self._shapes[shown["guard"]] = (time.monotonic() + SHAPE_FOR, per_minute, burst)
-        tokens = float(status["tokens_available"])
-        return _rate_headers(per_minute, int(tokens), (burst - tokens) * 60 / max(per_minute, 1))
+        return [(b"x-tollgate-decision", permit.decision.encode()), *_encoded(permit.rate_headers)]
 
     def _log(self, what: str, error: TollgateError) -> None:
         if time.monotonic() >= self._log_after:
@@ -148,20 +136,13 @@ class RateLimitMiddleware:
     async def _reject(
         self,
         denied: RateLimitExceeded,
-        asks: List[Dict[str, str]],
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        headers = [(b"x-tollgate-decision", b"reject")]
+        headers = [(b"x-tollgate-decision", b"reject"), *_encoded(denied.rate_headers)]
         if denied.retry_in is not None:
             headers += _retry_after(denied.retry_in)
-        shape = await self._shape(denied, asks)
-        if shape is not None:
-            per_minute, burst = shape
-            # One token is there after `retry_in`, the others follow at the rate of the guard.
-            until_full = (denied.retry_in or 0.0) + (burst - 1) * 60 / max(per_minute, 1)
-            headers += _rate_headers(per_minute, 0, until_full)
         retry_in = None if denied.retry_in is None else math.ceil(denied.retry_in * 1000)
         body = {
             "error": "RateLimitExceeded",
@@ -175,24 +156,11 @@ class RateLimitMiddleware:
         }
         await _respond(scope, receive, send, 429, body, headers)
 
-    async def _shape(
-        self, denied: RateLimitExceeded, asks: List[Dict[str, str]]
-    ) -> Optional[Tuple[int, int]]:
-        """Tokens per minute and burst of the guard that rejected; a flood does not ask each time."""
-        guard = denied.guard or asks[0]["guard"]
-        known = self._shapes.get(guard)
-        if known is not None and known[0] > time.monotonic():
-            return known[1:]
-        ask = next((ask for ask in asks if ask["guard"] == guard), None)
-        if ask is None or self._client.address.is_gateway:
-            return None
-        try:
-            status = await self._client.get_status(ask.get("identifier"), guard=guard)
-        except (QueueFull, TollgateUnavailable):
-            return None
-        shape = (int(status["tokens_per_minute"]), int(status["burst_size"]))
-        self._shapes[guard] = (time.monotonic() + SHAPE_FOR, *shape)
-        return shape
+    async def _unavailable(
+        self, error: TollgateError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers = [(b"x-tollgate-decision", b"reject"), *_retry_after(1.0)]
+        await _respond(scope, receive, send, 503, _unavailable_body(error), headers)
 
     def _asks(self, scope: Scope) -> List[Dict[str, str]]:
         ip, user, api = self._guards
@@ -262,10 +230,8 @@ def _address(entry: str) -> Optional[str]:
         return None
 
 
-def _rate_headers(per_minute: int, remaining: int, until_full: float) -> Headers:
-    reset = math.ceil(time.time() + max(until_full, 0.0))
-    values = (("limit", per_minute), ("remaining", remaining), ("reset", reset))
-    return [(f"x-ratelimit-{name}".encode(), str(value).encode()) for name, value in values]
+def _encoded(headers: Mapping[str, str]) -> Headers:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def _retry_after(seconds: float) -> Headers:

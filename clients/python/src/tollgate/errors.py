@@ -7,7 +7,7 @@ Never: contains a token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 __all__ = [
     "BadRequest",
@@ -87,6 +87,10 @@ class RateLimitExceeded(TollgateError):
         self.waited = waited
         self.provider = provider
         self.guard = guard
+        #: of a guard of names: ``wait``, ``retry_delay``, ``retries``, ``factor``, ``max_pending``
+        self.task: Optional[Mapping[str, Any]] = None
+        #: of guards: ``x-ratelimit-limit`` and so on, as they are sent to callers
+        self.rate_headers: Mapping[str, str] = {}
 
 
 class TollgateUnavailable(TollgateError):

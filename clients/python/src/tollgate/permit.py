@@ -105,6 +105,16 @@ class _PermitBase:
         return self._grant.guard
 
     @property
+    def task(self) -> Optional[Mapping[str, Any]]:
+        """Of a guard of names, what it means for tasks: ``wait``, ``retry_delay``, ``retries`` …"""
+        return self._grant.task
+
+    @property
+    def rate_headers(self) -> Mapping[str, str]:
+        """Of guards: ``x-ratelimit-limit`` and so on, as they are sent to callers."""
+        return self._grant.rate_headers
+
+    @property
     def is_settled(self) -> bool:
         """Reported or released, or nothing to settle."""
         return self._is_settled

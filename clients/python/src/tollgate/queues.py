@@ -1,7 +1,8 @@
 """``QueueManager``: whether a task may be submitted, and how full the queues are.
 
 Promises: with a Celery ``app`` the broker's own count decides; otherwise the daemon's count of the
-events it was told. Beyond ``max_pending`` (the guard ``task``, default 50) it says no and logs the depth.
+events it was told. Beyond ``max_pending`` (that of the daemon's guard ``task``, or a smaller one that
+is given here) it says no and logs the depth.
 Never: submits a task, or waits for a token.
 """
 
@@ -32,11 +33,11 @@ class QueueManager:
         client: Optional[Client] = None,
         *,
         app: Any = None,
-        max_pending: int = 50,
+        max_pending: Optional[int] = None,
         inspect_timeout: float = INSPECT_TIMEOUT,
     ):
-        if isinstance(max_pending, bool) or not isinstance(max_pending, int) or max_pending < 0:
-            raise BadRequest("`max_pending` is not a number", hint="give a whole number from 0")
+        if max_pending is not None:
+            protocol.count_of("max_pending", max_pending)
         self._client = client or default_client()
         self._app = app
         self._max_pending = max_pending
@@ -48,9 +49,12 @@ class QueueManager:
         ``pending`` is a count of your own; without it the broker of ``app`` is asked.
         """
         protocol.admin_only(self._client.address, "can_submit_task")
+        if pending is not None:
+            protocol.count_of("pending", pending)
         if pending is None and self._app is not None:
             pending = self.pending(name)
-        if pending is not None and pending > self._max_pending:
+        most = self._max_pending
+        if pending is not None and most is not None and pending > most:
             self._log_depth(name, pending)
             return False
         body: Dict[str, Any] = {"queue": name}
@@ -104,6 +108,8 @@ class QueueManager:
         """Tells the daemon what became of a task: submitted, started, scheduled, finished, failed."""
         if event not in EVENTS:
             raise BadRequest("the event is not known", hint="one of " + ", ".join(EVENTS))
+        if not isinstance(name, str) or not name:
+            raise BadRequest("the queue is not a name", hint='write tell("transcribe", …)')
         protocol.admin_only(self._client.address, "tell")
         body = {"id": task_id, "event": event}
         return self._ask(Request("POST", "/v1/tasks/" + quote(name, safe=""), body))

@@ -2,6 +2,7 @@
 
 Promises: a task waits up to ``wait`` seconds; then it goes back to its queue with a countdown, which
 is not a retry and costs none. After a failure it is retried ``retries`` times, after 1, 2, 4 seconds.
+Numbers that the decorator does not give are those of the daemon's guard.
 Never: imports Celery before a task runs.
 """
 
@@ -10,16 +11,22 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import Any, Callable, Optional, TypeVar
+import time
+from dataclasses import dataclass, fields, replace
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 
 from . import _protocol as protocol
 from ._protocol import Cost
 from .client import Client
 from .errors import BadRequest, QueueFull, RateLimitExceeded, TollgateUnavailable
+from .permit import Permit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("tollgate")
+
+#: How long what the daemon says about a guard is remembered; a reload may change it.
+RULES_FOR = 60.0
 
 _default_client: Optional[Client] = None
 _default_lock = threading.Lock()
@@ -34,67 +41,148 @@ def default_client() -> Client:
         return _default_client
 
 
+@dataclass(frozen=True)
+class _TaskRules:
+    """What a guard means for tasks; the values here are those of a guard that does not say."""
+
+    wait: float = 300.0
+    retry_delay: float = 60.0
+    retries: int = 3
+    factor: float = 2.0
+
+    def learned(self, task: Optional[Mapping[str, Any]]) -> "_TaskRules":
+        """With what the daemon says about the guard."""
+        values: Dict[str, Any] = {}
+        for known in fields(self):
+            value = (task or {}).get(known.name)
+            if isinstance(value, (int, float)):
+                values[known.name] = value
+        return replace(self, **values)
+
+    def chosen(self, own: Mapping[str, Any]) -> "_TaskRules":
+        """With what the decorator says."""
+        return replace(self, **{name: of for name, of in own.items() if of is not None})
+
+
+#: By address and guard: until when, and what the daemon said. As many as the program names.
+_learned: Dict[Tuple[str, str], Tuple[float, _TaskRules]] = {}
+
+
 def rate_limited(
     identifier: Optional[str] = None,
     *,
     guard: str = "task",
     provider: Optional[str] = None,
     tokens: Cost = 1,
-    wait: float = 300.0,
-    retry_delay: float = 60.0,
-    retries: int = 3,
-    factor: float = 2.0,
+    wait: Optional[float] = None,
+    retry_delay: Optional[float] = None,
+    retries: Optional[int] = None,
+    factor: Optional[float] = None,
     client: Optional[Client] = None,
 ) -> Callable[[F], F]:
     """Stands below ``@app.task``. ``identifier`` (default: the task's name) counts under ``guard``;
-    with ``provider`` each run takes a permit of that provider instead."""
+    with ``provider`` each run takes a permit of that provider instead.
+
+    What is not given here is as the daemon's guard says; without a guard of names, and with
+    ``provider``: 300 s, 60 s, 3 and 2.0."""
     if callable(identifier):
         raise BadRequest("`rate_limited` is used without parentheses", hint="write @rate_limited()")
     protocol.cost_of(tokens)
-    protocol.seconds("wait", wait)
-    protocol.seconds("retry_delay", retry_delay)
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise BadRequest("`retries` is not a number", hint="give a whole number from 0")
-    if not 1.0 <= factor <= 100.0:
+    if wait is not None:
+        protocol.seconds("wait", wait)
+    if retry_delay is not None:
+        protocol.seconds("retry_delay", retry_delay)
+    if retries is not None:
+        protocol.count_of("retries", retries)
+    is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    if factor is not None and not (is_number and 1.0 <= factor <= 100.0):
         raise BadRequest("`factor` is not a factor", hint="give a number from 1 to 100")
+    own = {"wait": wait, "retry_delay": retry_delay, "retries": retries, "factor": factor}
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             task = _current_task(args)
+            taker = _Taker(client or default_client(), guard, provider, tokens, own)
             if task is None:  # called as a plain function
-                name = identifier or function.__name__
-                with _acquire(client, name, guard, provider, tokens, wait):
+                with taker.acquire(identifier or function.__name__):
                     return function(*args, **kwargs)
             try:
-                with _acquire(client, identifier or task.name, guard, provider, tokens, wait):
+                with taker.acquire(identifier or task.name):
                     return function(*args, **kwargs)
             except (RateLimitExceeded, QueueFull, TollgateUnavailable) as denied:
-                raise _put_back(task, denied, retry_delay) from denied
+                raise _put_back(task, denied, taker.rules().retry_delay) from denied
             except Exception as error:
                 if _is_of_celery(error):
                     raise
-                countdown = factor ** (task.request.retries or 0)
+                rules = taker.rules()
+                countdown = rules.factor ** (task.request.retries or 0)
                 log.warning("task %s failed (%s)", task.name, type(error).__name__)
-                raise task.retry(exc=error, countdown=countdown, max_retries=retries) from error
+                raise task.retry(
+                    exc=error, countdown=countdown, max_retries=rules.retries
+                ) from error
 
         return run  # type: ignore[return-value]
 
     return decorate
 
 
-def _acquire(
-    client: Optional[Client],
-    name: str,
-    guard: str,
-    provider: Optional[str],
-    tokens: Cost,
-    wait: float,
-) -> Any:
-    client = client or default_client()
-    if provider is not None:
-        return client.acquire(provider=provider, tokens=tokens, wait=wait > 0, timeout=wait)
-    return client.acquire(name, tokens, wait > 0, wait, guard=guard)
+class _Taker:
+    """Takes what one run of a task needs, and knows what the daemon says about tasks."""
+
+    def __init__(
+        self,
+        client: Client,
+        guard: str,
+        provider: Optional[str],
+        tokens: Cost,
+        own: Mapping[str, Any],
+    ):
+        self._client = client
+        self._guard = guard
+        self._provider = provider
+        self._tokens = tokens
+        self._own = own
+
+    def rules(self) -> _TaskRules:
+        """What holds for a task now."""
+        return (self._known() or _TaskRules()).chosen(self._own)
+
+    def acquire(self, name: str) -> Permit:
+        if self._provider is not None:
+            wait = self.rules().wait
+            return self._client.acquire(
+                provider=self._provider, tokens=self._tokens, wait=wait > 0, timeout=wait
+            )
+        if self._own["wait"] is None and self._known() is None:
+            # How long to wait is not known yet. Each reply says it, and a token that is there needs no wait.
+            try:
+                return self._take(name, 0.0)
+            except RateLimitExceeded as denied:
+                if denied.retry_in is None or denied.retry_in > self.rules().wait:
+                    raise  # the wait would be too long, or would not help
+        return self._take(name, self.rules().wait)
+
+    def _take(self, name: str, wait: float) -> Permit:
+        try:
+            permit = self._client.acquire(name, self._tokens, wait > 0, wait, guard=self._guard)
+        except RateLimitExceeded as denied:
+            self._learn(denied.task)
+            raise
+        self._learn(permit.task)
+        return permit
+
+    def _key(self) -> Tuple[str, str]:
+        return (self._client.address.shown, self._guard)
+
+    def _known(self) -> Optional[_TaskRules]:
+        if self._provider is not None:
+            return None
+        until, rules = _learned.get(self._key(), (0.0, None))
+        return rules if time.monotonic() < until else None
+
+    def _learn(self, task: Optional[Mapping[str, Any]]) -> None:
+        _learned[self._key()] = (time.monotonic() + RULES_FOR, _TaskRules().learned(task))
 
 
 def _current_task(args: "tuple[Any, ...]") -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import httpx
 
-from ._protocol import seconds
+from ._protocol import cost_of, cost_text, flag, seconds
 from .errors import BadRequest, TollgateUnavailable
 
 log = logging.getLogger("tollgate")
@@ -62,8 +62,8 @@ class _Router:
         self.provider = provider
         self.falls_back = fallback == "direct"
         self._headers = _headers(switches)
-        if token:
-            self._headers["x-tollgate-token"] = token
+        if token is not None:
+            self._headers["x-tollgate-token"] = _printable("token", token)
 
     def governed(self, request: httpx.Request) -> httpx.Request:
         """The same request to the gateway."""
@@ -75,9 +75,9 @@ class _Router:
         headers = request.headers.copy()
         headers["host"] = self.gateway.netloc.decode("ascii")
         extensions = dict(request.extensions)
-        switches = extensions.pop(EXTENSION, None) or {}
+        switches = extensions.pop(EXTENSION, None)
         extensions.pop("sni_hostname", None)
-        for name, value in {**self._headers, **_headers(switches)}.items():
+        for name, value in {**self._headers, **_headers({} if switches is None else switches)}.items():
             headers.setdefault(name, value)
         return httpx.Request(
             request.method,
@@ -134,30 +134,44 @@ class _Router:
 
 
 def _headers(switches: Mapping[str, Any]) -> Dict[str, str]:
-    """S11: switches of calls as headers."""
+    """S11: switches of calls as headers; a switch that is wrong is an error, not without effect."""
+    if not isinstance(switches, Mapping):
+        raise BadRequest("the switches are no mapping", hint='write {"use_cache": False}')
     unknown = [name for name in switches if name not in SWITCHES]
     if unknown:
         raise BadRequest(f"`{unknown[0]}` is no switch", hint="one of " + ", ".join(SWITCHES))
     headers: Dict[str, str] = {}
     for name in ("entity", "priority", "caller"):
         if switches.get(name) is not None:
-            headers[PREFIX + name] = str(switches[name])
+            headers[PREFIX + name] = _printable(name, switches[name])
     cost = switches.get("cost")
-    if isinstance(cost, Mapping):
-        headers[PREFIX + "cost"] = ",".join(f"{unit}={amount}" for unit, amount in cost.items())
+    if isinstance(cost, str):
+        headers[PREFIX + "cost"] = _printable("cost", cost)
     elif cost is not None:
-        headers[PREFIX + "cost"] = str(cost)
+        headers[PREFIX + "cost"] = _printable("cost", cost_text(cost_of(cost)))
     if switches.get("timeout") is not None:
         milliseconds = round(seconds("timeout", switches["timeout"]) * 1000)
         headers[PREFIX + "timeout"] = f"{milliseconds}ms"
     use_cache = switches.get("use_cache")
-    if use_cache in ("only", "refresh"):
-        headers[PREFIX + "cache"] = str(use_cache)
+    if isinstance(use_cache, str) and use_cache in ("only", "refresh"):
+        headers[PREFIX + "cache"] = use_cache
     elif use_cache is False:
         headers[PREFIX + "cache"] = "no"
-    if switches.get("use_deduplication") is False:
+    elif use_cache is not None and use_cache is not True:
+        raise BadRequest("`use_cache` is not known", hint='give True, False, "only" or "refresh"')
+    use_deduplication = switches.get("use_deduplication")
+    if use_deduplication is not None and not flag("use_deduplication", use_deduplication):
         headers[PREFIX + "dedup"] = "no"
     return headers
+
+
+def _printable(name: str, value: Any) -> str:
+    """The value of a header; what HTTP does not allow there is an error before anything is sent."""
+    if not isinstance(value, str) or not value or any(not " " <= char <= "~" for char in value):
+        raise BadRequest(
+            f"`{name}` is not a name", hint="give a text of printable ASCII characters"
+        )
+    return value
 
 
 #: Errors after which surely nothing was sent.

@@ -5,10 +5,10 @@
 //!
 //! A permit that was acquired without a daemon is settled without one, by any process.
 //!
-//! Never: opens a store that a named daemon was to be asked about.
+//! Never: opens a store for a permit of a daemon that is named.
 
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -29,6 +29,8 @@ use super::permit_files::{Ending, PermitFile, PermitFiles};
 use crate::admin_client::{AdminClient, NoDaemon};
 use crate::open_ledger::{flush, try_open_ledger};
 use crate::options::Options;
+
+const OWN_PROVIDERS: &str = "note: a daemon decides, with the providers that it was started with; --provider and --provider-dir say nothing to it (--store decides here instead)";
 
 /// Who decides.
 #[derive(Debug)]
@@ -64,9 +66,19 @@ impl DecisionSource {
         }
         let client = AdminClient::find(options)?;
         match client.request(Method::GET, "/health", None) {
-            Ok(_) => Ok(DecisionSource::Daemon(client)),
-            // No daemon on a named address is a mistake; on the default address it is not.
-            Err(error) if error.is::<NoDaemon>() && options.admin.is_none() => {
+            Ok(_) => {
+                if !options.provider.is_empty() || !options.provider_dir.is_empty() {
+                    writeln!(crate::out::err(), "{OWN_PROVIDERS}")?;
+                }
+                Ok(DecisionSource::Daemon(client))
+            }
+            Err(error) if error.is::<NoDaemon>() => {
+                if options.admin.is_some() {
+                    writeln!(
+                        crate::out::err(),
+                        "note: {error:#}; this process decides itself"
+                    )?;
+                }
                 LocalDecisions::open(options)
             }
             Err(error) => Err(error),
@@ -77,9 +89,6 @@ impl DecisionSource {
     /// the daemon.
     pub(super) fn of_permit(options: &Options, permit: &str) -> anyhow::Result<DecisionSource> {
         let daemon = || AdminClient::find(options).map(DecisionSource::Daemon);
-        if options.admin.is_some() && options.store.is_none() {
-            return daemon();
-        }
         let Ok(loaded) = Config::load(&options.sources(), &disk::environment()) else {
             // The daemon may run with an older version of it.
             return if options.store.is_some() {
@@ -89,6 +98,9 @@ impl DecisionSource {
             };
         };
         let Some(files) = permit_files(&loaded.config) else {
+            if options.store.is_some() {
+                bail!(IN_MEMORY);
+            }
             return daemon();
         };
         if files.find(permit)?.is_some() || options.store.is_some() {
@@ -103,7 +115,7 @@ impl DecisionSource {
             return Ok(());
         };
         let Some(files) = &local.files else {
-            return Ok(());
+            bail!("the permit counts as used: {IN_MEMORY}");
         };
         let Some(detached) = local.decisions.detach(permit) else {
             return Ok(());
@@ -225,12 +237,25 @@ impl LocalDecisions {
     }
 }
 
+/// Permits of a store on this host are in its folder; those of one that is far away in the state folder
+/// of this user, apart from those of other stores.
 fn permit_files(config: &Config) -> Option<PermitFiles> {
     match &config.store {
         Store::Sqlite(folder) => Some(PermitFiles::new(Path::new(folder))),
-        Store::Memory | Store::Postgres(_) | Store::Redis(_) => None,
+        Store::Postgres(url) | Store::Redis(url) => {
+            // Without user and password: their hash would be a way to guess them.
+            let url = url.expose();
+            let place = url.rsplit_once('@').map_or(url, |(_, place)| place);
+            let mut hasher = DefaultHasher::new();
+            hasher.write(place.as_bytes());
+            let folder = format!("remote-{:016x}", hasher.finish());
+            Some(PermitFiles::new(&Path::new(&config.state_dir).join(folder)))
+        }
+        Store::Memory => None,
     }
 }
+
+const IN_MEMORY: &str = "a store in memory ends with its process, so no other process can report or release its permits; use `--store sqlite:DIR`, or ask a daemon";
 
 fn with_hint(error: &DecisionError) -> anyhow::Error {
     anyhow::anyhow!("{error}; {}", error.hint())

@@ -122,7 +122,11 @@ impl Screen {
                 &side.violations.to_string(),
             )
         };
-        let outage = |side: &Side| format!("{} sent, {} lost", side.into_outage, side.lost);
+        // Calls are lost without an outage too, when every retry gets a 429.
+        let outage = |side: &Side| match second < from {
+            true => format!("not yet; {} lost so far", side.lost),
+            false => format!("{} sent, {} lost", side.into_outage, side.lost),
+        };
         vec![
             title,
             heads,

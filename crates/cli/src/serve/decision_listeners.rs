@@ -11,8 +11,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tollgate_config::Config;
 use tollgate_config::config::ListenOn;
+use tollgate_config::{Config, Secret};
 use tollgate_server::{Daemon, Grpc, GrpcOptions, RespOptions, RespServer};
 
 use super::operator_token;
@@ -32,18 +32,19 @@ impl DecisionListeners {
         daemon: &Daemon,
         config: &Config,
         grpc: Option<SocketAddr>,
+        operator: Option<&Secret>,
     ) -> anyhow::Result<DecisionListeners> {
         let mut listeners = DecisionListeners::default();
         if let Some(wanted) = grpc {
             let (listener, is_local) = bind(wanted, "--grpc").await?;
             let options = GrpcOptions {
-                token: operator_token(config, is_local)?,
+                token: token(config, is_local, operator)?,
                 ..GrpcOptions::default()
             };
             listeners.grpc = Some(Grpc::serve(daemon, listener, options)?);
         }
         if let Some(wanted) = &config.resp {
-            let (server, url) = open_resp(daemon, config, wanted).await?;
+            let (server, url) = open_resp(daemon, config, wanted, operator).await?;
             (listeners.resp, listeners.resp_url) = (Some(server), Some(url));
         }
         Ok(listeners)
@@ -52,7 +53,8 @@ impl DecisionListeners {
     /// Prints the addresses.
     pub(super) fn announce(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(grpc) = &self.grpc {
-            writeln!(out, "  {:<16} http://{}", "(grpc)", grpc.address())?;
+            let url = shown("http", grpc.address());
+            writeln!(out, "  {:<16} {url}", "(grpc)")?;
         }
         if let Some(url) = &self.resp_url {
             writeln!(out, "  {:<16} {url}", "(resp)")?;
@@ -80,10 +82,11 @@ async fn open_resp(
     daemon: &Daemon,
     config: &Config,
     wanted: &ListenOn,
+    operator: Option<&Secret>,
 ) -> anyhow::Result<(RespServer, String)> {
     let options = |is_local| {
         anyhow::Ok(RespOptions {
-            token: operator_token(config, is_local)?,
+            token: token(config, is_local, operator)?,
             connections_max: usize::try_from(config.connections_max).unwrap_or(usize::MAX),
             ..RespOptions::default()
         })
@@ -91,9 +94,9 @@ async fn open_resp(
     match wanted {
         ListenOn::Address(address) => {
             let (listener, is_local) = bind(*address, "--resp").await?;
-            let address = crate::admin_client::reachable(listener.local_addr()?);
+            let address = listener.local_addr()?;
             let server = RespServer::serve(daemon, listener, &options(is_local)?)?;
-            Ok((server, format!("redis://{address}")))
+            Ok((server, shown("redis", address)))
         }
         ListenOn::Unix(path) => {
             let served = RespServer::serve_unix(daemon, Path::new(path), &options(true)?);
@@ -102,6 +105,28 @@ async fn open_resp(
                 format!("unix://{path}"),
             ))
         }
+    }
+}
+
+/// The token of a listener: that of the admin address, which may be generated, also where only this host
+/// can reach the listener. Otherwise this host would be the operator on one address and nobody on another.
+fn token(
+    config: &Config,
+    is_local: bool,
+    operator: Option<&Secret>,
+) -> anyhow::Result<Option<Secret>> {
+    match operator {
+        Some(token) => Ok(Some(token.clone())),
+        None => operator_token(config, is_local),
+    }
+}
+
+/// An address as clients write it. 0.0.0.0 cannot be called, and says that others can call.
+fn shown(scheme: &str, address: SocketAddr) -> String {
+    let reachable = crate::admin_client::reachable(address);
+    match address.ip().is_unspecified() {
+        true => format!("{address}, every address of this host: {scheme}://{reachable}"),
+        false => format!("{scheme}://{address}"),
     }
 }
 
@@ -115,4 +140,19 @@ async fn bind(wanted: SocketAddr, flag: &str) -> anyhow::Result<(TcpListener, bo
 
 fn remedy(wanted: impl std::fmt::Display, flag: &str) -> String {
     format!("could not listen on {wanted}; is it in use? choose another with {flag}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `redis://127.0.0.1` was printed for a listener that every host could reach.
+    #[test]
+    fn an_address_that_others_can_reach_says_so() {
+        let shown = |text: &str| shown("redis", text.parse().expect("an address"));
+        let all = shown("0.0.0.0:6380");
+        assert!(all.starts_with("0.0.0.0:6380, every address"), "{all}");
+        assert!(all.ends_with(" redis://127.0.0.1:6380"), "{all}");
+        assert_eq!(shown("127.0.0.1:6380"), "redis://127.0.0.1:6380");
+    }
 }

@@ -12,7 +12,8 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tollgate_core::time::Span as Duration;
 
-use crate::status::{state_word, time_of_day};
+use crate::provider_state::ProviderState;
+use crate::times::time_of_day;
 
 /// Everything that is shown.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +57,9 @@ impl Picture {
     fn foot(&self) -> Line<'static> {
         match &self.problem {
             Some(problem) => Line::styled(problem.clone(), Style::new().fg(Color::Red)),
-            None => Line::raw("q ends"),
+            None => Line::raw(
+                "q or Esc ends · tollgate why ID explains a call · tollgate status NAME shows a provider",
+            ),
         }
     }
 
@@ -71,12 +74,15 @@ impl Picture {
         let header = [
             "provider", "state", "waiting", "done in", "errors", "limits",
         ];
-        let rows = self.providers.iter().map(row);
+        // Worst first: what does not fit is what flows.
+        let mut sorted: Vec<&Value> = self.providers.iter().collect();
+        sorted.sort_by_key(|one| (ProviderState::of(one).rank, std::cmp::Reverse(waiting(one))));
+        let rows = sorted.into_iter().map(row);
         let widths = [
             Constraint::Length(16),
             Constraint::Length(30),
             Constraint::Length(7),
-            Constraint::Length(10),
+            Constraint::Length(12),
             Constraint::Length(6),
             Constraint::Min(20),
         ];
@@ -117,22 +123,16 @@ fn waiting(provider: &Value) -> u64 {
 
 fn row(provider: &Value) -> Row<'static> {
     let health = &provider["health"];
-    let state = health["state"].as_str().unwrap_or_default();
-    let cooldown = provider["cooldowns"].get(0);
-    let (word, color) = match cooldown {
-        _ if provider["store"]["state"] == "lost" => ("store lost".to_owned(), Color::Red),
-        Some(one) if matches!(state, "normal" | "throttle") => (
-            format!("Cooling down until {}", time_of_day(&one["until"])),
-            Color::Yellow,
-        ),
-        _ => (
-            state_word(state, health["hold"].as_str()).to_owned(),
-            color(state),
-        ),
+    let ProviderState { text: word, rank } = ProviderState::of(provider);
+    let color = match rank {
+        0 | 1 => Color::Red,
+        2..=6 => Color::Yellow,
+        _ => Color::Green,
     };
     let waiting = waiting(provider);
     let eta = match provider["queue"]["eta"].as_f64() {
         _ if waiting == 0 => String::new(),
+        None if provider["queue"]["starved"].as_u64().unwrap_or(0) > 0 => "never".to_owned(),
         None => "resumed".to_owned(),
         Some(eta) => std::time::Duration::try_from_secs_f64(eta).map_or_else(
             |_| String::new(),
@@ -152,21 +152,29 @@ fn row(provider: &Value) -> Row<'static> {
 
 /// What remains of each limit, and of how much.
 fn limits(provider: &Value) -> String {
-    let limits = provider["limits"].as_array().into_iter().flatten();
-    let each = limits.filter_map(|limit| {
+    let left = |of: &str, limit: &Value| {
         let (name, remaining) = (limit["name"].as_str()?, limit["remaining"].as_u64()?);
-        Some(format!("{name}: {remaining} left"))
-    });
-    each.collect::<Vec<_>>().join(", ")
-}
-
-fn color(state: &str) -> Color {
-    match state {
-        "normal" => Color::Green,
-        "throttle" | "half_open" => Color::Yellow,
-        "sleep" => Color::Red,
-        _ => Color::Cyan,
+        Some(format!("{of}{name}: {remaining} left"))
+    };
+    let limits = provider["limits"].as_array().into_iter().flatten();
+    let mut each: Vec<String> = limits.filter_map(|limit| left("", limit)).collect();
+    for (entity, part) in provider["entities"].as_object().into_iter().flatten() {
+        let of = format!("{entity} ");
+        let own = part["limits"].as_array().into_iter().flatten();
+        each.extend(own.filter_map(|limit| left(&of, limit)));
     }
+    for one in provider["estimated_limits"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        each.extend(
+            one["rate"]
+                .as_f64()
+                .map(|rate| format!("about {rate:.1}/s, learned")),
+        );
+    }
+    each.join(", ")
 }
 
 /// One call in one line.

@@ -182,24 +182,157 @@ fn a_report_without_a_daemon_teaches_the_next_process() {
     );
 }
 
-/// A daemon that an option names and that is not there is an error: the store is not asked instead.
+/// A named daemon that was not there was an error, although the store can decide; permits that it never
+/// gave are still nobody's.
 #[test]
-fn a_named_daemon_that_is_not_there_is_an_error() {
+fn without_a_named_daemon_the_store_decides() {
     let folder = Folder::new("acquire-named").file("x.yaml", X);
-    let nobody = "127.0.0.1:9";
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--admin", "127.0.0.1:9"];
+        folder.run(&[args, &options].concat())
+    };
+    let granted = run(&["acquire", "x"]);
+    assert_eq!(granted.code, Some(0), "{}", granted.err);
+    assert!(
+        granted.err.contains("no daemon responds on 127.0.0.1:9"),
+        "{}",
+        granted.err
+    );
+    assert_eq!(run(&["capacity", "x"]).out, "available, 1 remaining\n");
+    assert_eq!(
+        outcome(&run(&["release", granted.out.trim()])),
+        (Some(0), "")
+    );
     let permit = "0".repeat(32);
-    for (command, of) in [
-        ("acquire", "x"),
-        ("capacity", "x"),
-        ("report", &permit),
-        ("release", &permit),
-    ] {
-        let asked = folder.run(&[command, of, "--provider", "x.yaml", "--admin", nobody]);
+    for command in ["report", "release"] {
+        let asked = run(&[command, &permit]);
         assert_eq!(asked.code, Some(1), "{command}");
-        assert!(
-            asked.err.contains("no daemon responds on 127.0.0.1:9"),
-            "{}",
-            asked.err
+        let text = "no daemon responds on 127.0.0.1:9";
+        assert!(asked.err.contains(text), "{}", asked.err);
+    }
+}
+
+/// `acquire` on a store far away printed a permit that nothing could report or release.
+#[test]
+fn scripts_settle_each_others_permits_in_redis() {
+    let server = RedisServer::start(&[]);
+    settle_each_others_permits("acquire-settle-redis", &server.url());
+}
+
+#[test]
+fn scripts_settle_each_others_permits_in_postgres() {
+    let server = PostgresServer::start(&["fsync=off"]);
+    settle_each_others_permits("acquire-settle-postgres", &server.url("postgres"));
+}
+
+fn settle_each_others_permits(name: &str, store: &str) {
+    let folder = Folder::new(name)
+        .file("x.yaml", X)
+        .env("TOLLGATE_STATE_DIR", "state");
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--store", store];
+        folder.run(&[args, &options].concat())
+    };
+    let acquire = || {
+        let granted = run(&["acquire", "x"]);
+        assert_eq!(outcome(&granted), (Some(0), ""));
+        granted.out.trim().to_owned()
+    };
+    let (unused, used) = (acquire(), acquire());
+    assert_eq!(outcome(&run(&["release", &unused])), (Some(0), ""));
+    let report = ["report", &used, "--status", "200"];
+    assert_eq!(outcome(&run(&report)), (Some(0), ""));
+    assert_eq!(run(&["capacity", "x"]).out, "available, 1 remaining\n");
+    let late = run(&["release", &used]);
+    assert!(late.err.contains("was reported as used"), "{}", late.err);
+}
+
+/// A permit in memory ends with its process: that was said nowhere, and the error was about a daemon.
+#[test]
+fn a_permit_in_memory_cannot_be_settled_and_both_commands_say_so() {
+    let folder = Folder::new("acquire-memory").file("x.yaml", X);
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--store", "memory:"];
+        folder.run(&[args, &options].concat())
+    };
+    let granted = run(&["acquire", "x"]);
+    assert_eq!(granted.code, Some(0));
+    assert!(granted.err.contains("store in memory"), "{}", granted.err);
+    let released = run(&["release", granted.out.trim()]);
+    assert_eq!(released.code, Some(1));
+    assert!(released.err.contains("store in memory"), "{}", released.err);
+}
+
+/// A call that can never be granted said only which limit denied it, and a cost below zero that `-1` is a
+/// command.
+#[test]
+fn a_cost_that_no_limit_grants_says_so() {
+    let folder = Folder::new("acquire-costly").file("x.yaml", X);
+    let run = |cost: &str| {
+        folder.run(&[
+            "acquire",
+            "x",
+            "--cost",
+            cost,
+            "--provider",
+            "x.yaml",
+            "--store",
+            "sqlite:state",
+        ])
+    };
+    let costly = run("3");
+    assert_eq!(costly.code, Some(75));
+    let text = "costs more than the limit `2/1h` can ever grant";
+    assert!(costly.err.contains(text), "{}", costly.err);
+    let negative = run("-1");
+    assert_eq!(negative.code, Some(1), "{}", negative.err);
+    assert!(negative.err.contains("tokens=1200"), "{}", negative.err);
+}
+
+/// `--provider` was ignored without a word where a daemon decides.
+#[test]
+fn provider_files_beside_a_daemon_are_noted() {
+    let folder = Folder::new("acquire-noted").file("x.yaml", X);
+    let daemon = RunningDaemon::start(folder, &[]);
+    let granted = daemon.tollgate(&["acquire", "x", "--provider", "x.yaml"]);
+    assert_eq!(granted.code, Some(0), "{}", granted.err);
+    assert!(granted.err.contains("a daemon decides"), "{}", granted.err);
+}
+
+/// The command went on after `tollgate` was killed: nobody renewed or reported its permit, so others got
+/// its place while it ran.
+#[test]
+fn a_signal_ends_the_command_and_its_permit_is_reported() {
+    let limit = "name: x\ndomain: api.example.org\nconcurrency: 1\n";
+    let folder = Folder::new("acquire-signal").file("x.yaml", limit);
+    let options = ["--provider", "x.yaml", "--store", "sqlite:state"];
+    let script = "trap 'exit 9' TERM; echo $$ > started; while :; do sleep 0.05; done";
+    for (signal, code) in [("TERM", 9), ("HUP", 129)] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["acquire", "x"]).args(options);
+        command.args(["--", "/bin/sh", "-c", script]);
+        command.stdin(std::process::Stdio::null());
+        let mut running = folder.prepare(&mut command).spawn().expect("it runs");
+        let started = folder.path().join("started");
+        while !started.metadata().is_ok_and(|about| about.len() > 0) {
+            assert!(running.try_wait().expect("a child").is_none(), "it runs");
+            std::thread::yield_now();
+        }
+        let mut kill = std::process::Command::new("kill");
+        kill.args(["-s", signal, &running.id().to_string()]);
+        assert!(kill.status().expect("kill runs").success());
+        let ended = running.wait().expect("it ends");
+        assert_eq!(ended.code(), Some(code), "{signal}: as the command did");
+        let child = folder.read("started");
+        let alive = std::path::Path::new("/proc").join(child.trim()).exists();
+        assert!(!alive, "{signal}: the command has ended");
+        std::fs::remove_file(&started).expect("a file");
+        let next = folder.run(&[&["capacity", "x"][..], &options].concat());
+        assert_eq!(
+            next.code,
+            Some(0),
+            "{signal}: its place is free: {}",
+            next.err
         );
     }
 }

@@ -223,6 +223,27 @@ fn beyond_loopback_a_token_is_generated_stored_and_printed_once() {
     assert!(!format!("{}{}", output.out, output.err).contains(token.trim()));
 }
 
+/// With a generated token on the admin address, the Redis protocol on loopback took anybody for the
+/// operator, and the token was wrong there.
+#[test]
+fn a_generated_token_is_the_operators_on_every_address() {
+    let folder = folder("token-everywhere").env("TOLLGATE_STATE_DIR", "state");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    command.args(["--admin", "0.0.0.0:0", "--resp", "127.0.0.1:0"]);
+    command.args(["--provider", "x.yaml"]);
+    let daemon = RunningDaemon::run(folder, command);
+    let token = daemon.folder.read("state/admin.token");
+    let address = daemon.resp.as_deref().expect("an address");
+    let mut client = std::net::TcpStream::connect(address).expect("a listener");
+    let commands = format!("TG.STATUS\r\nAUTH {}\r\nQUIT\r\n", token.trim());
+    client.write_all(commands.as_bytes()).expect("a connection");
+    let mut replies = String::new();
+    client.read_to_string(&mut replies).expect("replies");
+    assert!(replies.starts_with("-NOAUTH"), "{replies}");
+    assert!(replies.ends_with("+OK\r\n+OK\r\n"), "{replies}");
+}
+
 /// The Redis protocol beyond loopback did not know the generated token: it could not start without a
 /// configured one, and `AUTH` with the generated one was wrong.
 #[test]

@@ -209,7 +209,9 @@ fn calls_continue_on_a_failing_disk_under_open_and_local_share() {
         assert_eq!(status, 200, "{policy}: {text}");
         // It is back when it can be written again, not earlier.
         let lines = fs::read_to_string(test.log()).unwrap();
-        let losses = lines.lines().filter(|line| line.contains("store_lost"));
+        let losses = lines
+            .lines()
+            .filter(|line| line.contains("event=store_lost"));
         assert_eq!(losses.count(), 1, "{policy}: {lines}");
         drop(program);
         if policy == "local-share" {

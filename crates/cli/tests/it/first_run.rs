@@ -139,8 +139,8 @@ fn h3_check_warns_of_a_key_in_a_readable_tollgate_yaml() {
 
 #[test]
 fn check_warns_of_a_preset_without_limits() {
-    let folder = Folder::new("look-openai");
-    assert_eq!(folder.run(&["init", "openai"]).code, Some(0));
+    let folder = Folder::new("look-aws");
+    assert_eq!(folder.run(&["init", "aws"]).code, Some(0));
     let output = folder.run(&["check"]);
     assert!(
         output.err.contains("there is no limit"),
@@ -148,7 +148,7 @@ fn check_warns_of_a_preset_without_limits() {
         output.to_snapshot()
     );
     assert!(
-        output.err.contains("tollgate provider show openai"),
+        output.err.contains("tollgate provider show aws"),
         "{}",
         output.err
     );

@@ -11,14 +11,18 @@ use crate::running_daemon::{RunningDaemon, X};
 
 /// An upstream that responds to everything with this status, until the test ends.
 pub(crate) fn upstream(status: u16) -> SocketAddr {
+    upstream_with(format!("{status} Word\r\nContent-Length: 0"), "")
+}
+
+/// An upstream that responds to everything with this head and body, until the test ends.
+pub(crate) fn upstream_with(head: String, body: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let mut read = [0; 4096];
-            let response =
-                format!("HTTP/1.1 {status} Word\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let response = format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}");
             let received = stream.read(&mut read);
             received
                 .and_then(|_| stream.write_all(response.as_bytes()))

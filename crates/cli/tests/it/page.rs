@@ -82,7 +82,7 @@ fn with_a_token_the_page_asks_for_it_and_no_script_can_read_the_session() {
     run("token.mjs", &[("ADMIN", &admin), ("TOKEN", TOKEN)]);
 }
 
-/// The page's own code with 200 providers and 1,000 calls a second. The figure is printed; the bound is loose,
+/// The page's own code with 200 providers, 1,000 calls a second, all six views. The figures are printed; the bound is loose,
 /// because the machine that runs tests may be busy.
 #[test]
 fn two_hundred_providers_and_a_thousand_calls_a_second_do_not_stall_the_page() {
@@ -91,4 +91,16 @@ fn two_hundred_providers_and_a_thousand_calls_a_second_do_not_stall_the_page() {
     let admin = format!("http://{}", daemon.admin);
     let out = run("load.mjs", &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)]);
     assert!(out.contains("longest task"), "{out}");
+}
+
+/// The page said "live" while the daemon hung, and nothing opened the stream again.
+#[test]
+fn a_daemon_that_hangs_is_noticed_and_the_stream_is_opened_again() {
+    let port = free_port();
+    let daemon = daemon("page-watchdog", &port, &[]);
+    let admin = format!("http://{}", daemon.admin);
+    run(
+        "watchdog.mjs",
+        &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)],
+    );
 }

@@ -85,9 +85,9 @@ fn the_connections_under_pressure() {
     pytest("test_connections");
 }
 
-/// C4: a real FastAPI application behind the middleware, served by uvicorn.
+/// C4, C10: a real FastAPI application behind the middleware, served by uvicorn.
 #[test]
-fn c4_the_middleware_in_front_of_fastapi() {
+fn c4_c10_the_middleware_in_front_of_fastapi() {
     pytest("test_asgi");
 }
 

@@ -1,9 +1,16 @@
 //! Programs of both libraries and a gateway on one folder share one quota, judged by the provider.
 //!
 //! Three processes with the Rust library, three with the Python library (each with a daemon of its
-//! own), and a gateway. The test asserts only safety, and prints the use of the quota:
-//! `cargo test -p tollgate-cli --test it shared_quota -- --nocapture`; `TOLLGATE_SHARED_SECONDS`
-//! makes it longer.
+//! own), and a gateway. `cargo test -p tollgate-cli --test it shared_quota -- --nocapture` prints the
+//! use of the quota; `TOLLGATE_SHARED_SECONDS` makes it longer.
+//!
+//! Why a bucket: of a window W, rule A uses at most W / (W + RTT), and on a busy machine seven processes
+//! respond in 50 ms and more: 95 % of a window of a second, whatever Tollgate does. A token of a bucket
+//! that nobody takes at once stays there, up to the burst, here what comes in within a second. So
+//! nothing is lost while somebody waits, and the use of the whole run, from the first arrival to the
+//! last, burst included, does not depend on how fast the machine is. There is demand all that time: the
+//! callers of each process alone want more than there is, and each that waits when its time is up still
+//! makes its call. What remains is the error of clocks that the bucket allows for (0.1 %).
 
 #![expect(
     clippy::print_stdout,
@@ -29,6 +36,11 @@ const RULE: &str = "bucket 50/1s burst 50";
 const LIMIT: &str = "{limit: 50, period: 1s, algorithm: token-bucket, burst: 50}";
 /// Callers of one process: each process alone wants more than there is.
 const CALLERS: usize = 4;
+/// Of what the provider would have accepted from callers that know its bucket, in percent.
+const LEAST_USE: f64 = 98.0;
+/// A machine that stops all processes for longer than a second fills the bucket, which lowers the use
+/// and never raises it: one run of these must reach it. No run may exceed the limit.
+const RUNS: usize = 3;
 
 /// A process that calls until its time is up.
 struct Worker {
@@ -85,12 +97,25 @@ impl Drop for Worker {
 
 fn seconds() -> u64 {
     let set = std::env::var("TOLLGATE_SHARED_SECONDS").ok();
-    set.and_then(|text| text.parse().ok()).unwrap_or(4)
+    set.and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-/// Three Rust processes, three Python processes and a gateway: no violation, and no call is lost.
+/// Three Rust processes, three Python processes and a gateway: no violation, no call is lost, and all of
+/// the quota is used.
 #[test]
 fn both_libraries_and_a_gateway_share_one_quota() {
+    let mut uses = Vec::new();
+    for _ in 0..RUNS {
+        uses.push(use_of_one_run());
+        if uses.last().is_some_and(|used| *used >= LEAST_USE) {
+            return;
+        }
+    }
+    panic!("no run used {LEAST_USE} % of the quota: {uses:?}");
+}
+
+/// Runs all processes once, and checks that none exceeds the limit. Returns the use in percent.
+fn use_of_one_run() -> f64 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let settings = Settings::with_rules(RULE).expect("rules");
     let provider = runtime
@@ -133,6 +158,7 @@ fn both_libraries_and_a_gateway_share_one_quota() {
         "no call is lost"
     );
     assert_eq!(report.duplicates, 0);
+    quota.expect("a bucket has a quota").percent
 }
 
 fn rust_worker(folder: &Folder, store: &str, gateway: Option<&str>) -> Command {

@@ -48,6 +48,7 @@ async function actions(page) {
   await until('Paused', async () => (await state()).includes('Paused'));
   await page.getByRole('button', { name: 'Undo' }).click();
   await until('undone: calls go again', async () => /Flowing|Testing/.test(await state()));
+  await pausedForATime(page, state);
   await page.getByRole('button', { name: 'Purge' }).click();
   await page.getByRole('button', { name: 'No', exact: true }).click();
   check(await page.getByText('Delete every').count() === 0, 'a destructive action asks first');
@@ -58,6 +59,65 @@ async function actions(page) {
   await until('a call opens with its steps', () => page.evaluate(() => document.querySelectorAll('.sheet .steps li').length > 1));
   await page.keyboard.press('Escape');
   check(await page.locator('.sheet').count() === 0, 'Escape closes it');
+}
+
+// Undo of Resume made a pause without an end of one for 15 minutes.
+async function pausedForATime(page, state) {
+  await page.getByRole('button', { name: 'Pause' }).click();
+  await page.keyboard.press('ArrowDown');
+  const item = await page.evaluate(() => document.activeElement.textContent);
+  check(item === '1 h', `arrow keys move in the menu: ${item}`);
+  await page.getByRole('menuitem', { name: '15 m' }).click();
+  await until('Paused for a time', async () => /Paused, 1[45] m/.test(await state()));
+  await page.getByRole('button', { name: 'Resume' }).click();
+  await until('resumed', async () => /Flowing|Testing/.test(await state()));
+  await page.getByRole('button', { name: 'Undo' }).click();
+  await until('undone: paused for the rest of its time', async () => /Paused, 1[45] m/.test(await state()));
+  await until('what it is undone to has an end', () => page.evaluate(() => /until \d\d:\d\d/.test(document.querySelector('.what p').textContent)));
+  await page.getByRole('button', { name: 'Resume' }).click();
+  await until('resumed again', async () => /Flowing|Testing/.test(await state()));
+}
+
+// The list moves ten times a second: the selected row is one call, and Enter opens that call.
+async function rowsByKey(page) {
+  await page.goto(`${ADMIN}/#/calls`);
+  await until('calls come', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length > 5));
+  for (let step = 0; step < 3; step += 1) await page.keyboard.press('j');
+  const selected = () => page.evaluate(() => [...document.querySelectorAll('.at')].map((row) => row.dataset.key));
+  const [key, ...others] = await selected();
+  check(key && others.length === 0, 'one row is selected');
+  const seen = () => page.evaluate(() => window.tollgate.state.callsSeen);
+  const before = await seen();
+  await until('ten calls later', async () => await seen() > before + 10);
+  const after = await selected();
+  check(after.length === 1 && after[0] === key, 'it is still the same call');
+  await page.keyboard.press('Enter');
+  check(await page.locator('.sheet').count() === 1, 'Enter opens it, and it stays open');
+  const name = await page.locator('.sheet').getAttribute('aria-label');
+  check(name === `Call ${key}`, name);
+  await page.keyboard.press('Escape');
+  check(await page.locator('.sheet').count() === 0, 'Escape closes it');
+  await page.keyboard.press('k');
+  check((await selected()).length === 1, 'k selects one too');
+  await page.keyboard.press('Escape');
+}
+
+// A chip that has the focus keeps it while samples come.
+async function focusStays(page) {
+  for (const [view, name] of [['', 'attention'], ['events', 'alerts'], ['provider/x', '1h']]) {
+    await page.goto(`${ADMIN}/#/${view}`);
+    const chip = page.locator('.chip', { hasText: name }).first();
+    await chip.focus();
+    const stamp = () => page.evaluate(() => window.tollgate.state.sample.ts);
+    const before = await stamp();
+    await until('two samples later', async () => await stamp() > before + 1.5);
+    const active = await page.evaluate(() => document.activeElement.textContent);
+    check(active.startsWith(name), `${name} still has the focus: ${active}`);
+  }
+  await page.goto(`${ADMIN}/#/calls`);
+  await until('the title names the view', async () => (await page.title()).endsWith('Calls · Tollgate'));
+  const heading = await page.evaluate(() => document.activeElement.tagName);
+  check(heading === 'H1', `a new view has the focus: ${heading}`);
 }
 
 async function keys(page) {
@@ -119,14 +179,18 @@ function lowContrast() {
   return found;
 }
 
+const VIEWS = ['', 'provider/x', 'callers', 'calls', 'events', 'setup'];
+
 main({
   async run({ page, context, errors }) {
     await liveStates(page);
     await actions(page);
+    await rowsByKey(page);
+    await focusStays(page);
     await keys(page);
     for (const scheme of ['dark', 'light']) {
       await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
-      for (const view of ['', 'provider/x', 'callers', 'calls', 'events', 'setup']) {
+      for (const view of VIEWS) {
         await page.goto(`${ADMIN}/#/${view}`);
         await page.reload();
         await until(`${scheme} ${view || 'overview'} is drawn`, () => page.evaluate(() => document.querySelector('#main h1') && window.tollgate.state.sample !== null && document.querySelectorAll('#main tr, #main li').length > 0));
@@ -137,9 +201,17 @@ main({
         check(!isWider, 'nothing is wider than the window');
       }
     }
-    await page.setViewportSize({ width: 390, height: 844 });
-    await page.goto(`${ADMIN}/#/`);
-    check(!(await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)), 'a phone shows it without scrolling sideways');
+    for (const width of [390, 320]) {
+      await page.setViewportSize({ width, height: 844 });
+      for (const view of VIEWS) {
+        await page.goto(`${ADMIN}/#/${view}`);
+        await until(`${view || 'overview'} is drawn`, () => page.evaluate(() => document.querySelectorAll('#main tr, #main li').length > 0));
+        const [wide, room] = await page.evaluate(() => [Math.max(document.documentElement.scrollWidth, document.body.scrollWidth), innerWidth]);
+        check(wide <= room, `${width} px: ${view || 'overview'} does not scroll sideways (${wide})`);
+      }
+    }
+    await page.goto(`${ADMIN}/#/events`);
+    check(await page.locator('.events .who').first().isVisible(), 'a phone shows whose event it is');
     check(errors.length === 0, `no console error ${errors.join('\n')}`);
   },
 });

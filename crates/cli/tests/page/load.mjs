@@ -6,7 +6,7 @@ import { check, main, until } from './browser.mjs';
 const { ADMIN, UPSTREAM_PORT } = process.env;
 const PROVIDERS = 200;
 const CALLS = 1000;
-const SECONDS = 12;
+const SECONDS = 6;
 
 function provider(at) {
   const now = Date.now() / 1000;
@@ -14,8 +14,8 @@ function provider(at) {
   const limit = { name: '1000/1d', algorithm: 'calendar', limit: 1000, period: 86400, per: 'provider', used, remaining: 1000 - used, reserve: 50, window_start: null, reset_at: now + 9000 };
   return {
     name: `provider-${String(at).padStart(3, '0')}`, state: ['normal', 'throttle', 'sleep', 'half_open'][Math.floor(now / 3 + at) % 4], hold: null, since: now, sleep_until: now + 5, failure_count: 2, consec429: 2, err_rate_30s: 0.2, rate: 17, degraded: false,
-    cooldowns: [], limits: [limit, { ...limit, name: '40/10s', limit: 40, period: 10, used: used % 40, remaining: 40 - (used % 40) }], queue: { high: 1, normal: at, low: 3, eta: 4, waiting_for: {} }, saved: { hits: 1, stale: 0, shared: 0, merged: 0 }, started: true, problems: 0,
-    last_second: { calls: used % 9, sent: [1, 2, 3], responses: [5, 0, 0, 0], saved: 1, misses: 1, rejected: 0, waits: [3, 40] }, limited_24h: 1, last_429: now - at,
+    cooldowns: [], limits: [limit, { ...limit, name: '40/10s', limit: 40, period: 10, used: used % 40, remaining: 40 - (used % 40) }], queue: { high: 1, normal: at, low: 3, eta: 4, starved: 0, callers: { web: { waiting: at, starved: 0, eta: 4 } }, waiting_for: {} }, saved: { hits: 1, stale: 0, shared: 0, merged: 0 }, started: true, problems: 0,
+    estimated_limits: [], enabled: true, last_second: { calls: used % 9, sent: [1, 2, 3], responses: [5, 0, 0, 0], saved: 1, misses: 1, rejected: 0, waits: [3, 40] }, limited_24h: 1, last_429: now - at,
   };
 }
 
@@ -26,14 +26,30 @@ function call() {
   return { id: `call-${number}`, ts, provider: `provider-${String(number % PROVIDERS).padStart(3, '0')}`, entity: null, caller: 'web', priority: 'normal', method: 'GET', path: `/items/${number}`, source: 'upstream', decision: 'allow', reason: null, limit: null, wait: 0.1, attempts: 1, status: 200, steps: [{ at: 0.1, kind: 'end', text: '200 from upstream' }] };
 }
 
+function callers() {
+  const caller = (at) => ({ name: `caller-${at}`, calls: 900 + at, sent: 800 + Math.round(90 * Math.random()), rejected: at, left: 0, total_calls: 900, waiting: at, starved: 0, eta: at, wait_p50: 0.1, wait_p99: 2.5, priority: 'normal', at_least: 0.2, at_most: null });
+  return { window: 3600, providers: Array.from({ length: PROVIDERS }, (_, at) => ({ name: provider(at).name, callers: [0, 1, 2, 3, 4].map(caller) })) };
+}
+
 const server = http.createServer((request, response) => {
   const url = new URL(request.url, ADMIN);
+  if (url.pathname === '/v1/callers') {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(callers()));
+    return;
+  }
+  if (url.pathname.startsWith('/v1/providers/provider-')) {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(JSON.stringify({ ...provider(7), settings: [], entities: {} }));
+    return;
+  }
   if (url.pathname === '/v1/events') {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     const event = (kind, data) => `event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
     const sample = () => response.write(event('sample', { ts: Date.now() / 1000, store: 'up', waiting: 9, providers: Array.from({ length: PROVIDERS }, (_, at) => provider(at)) }));
     sample();
-    const timers = [setInterval(sample, 1000)];
+    const notice = (at) => event('notice', { id: Date.now() * 10 + at, ts: Date.now() / 1000, kind: 'cooldown', level: 'warning', provider: provider(at).name, text: `429 number ${Math.random()}` });
+    const timers = [setInterval(sample, 1000), setInterval(() => response.write(Array.from({ length: 20 }, (_, at) => notice(at)).join('')), 1000)];
     if (url.search.includes('decision')) timers.push(setInterval(() => response.write(Array.from({ length: CALLS / 5 }, () => event('decision', call())).join('')), 200));
     response.on('close', () => timers.forEach(clearInterval));
     return;

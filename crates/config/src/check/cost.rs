@@ -101,9 +101,14 @@ pub(super) fn costs(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Cost> {
                 Some(block) => block.read("else", problems).unwrap_or(1),
                 None => u64::read(&at, problems).unwrap_or(1),
             },
+            prompt: block
+                .as_ref()
+                .and_then(|block| block.read("prompt", problems))
+                .unwrap_or_default(),
             after: block
                 .as_ref()
-                .and_then(|block| block.read("after", problems)),
+                .and_then(|block| block.read("after", problems))
+                .unwrap_or_default(),
         };
         costs.push(cost);
     }

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use jiff::tz::TimeZone;
-use tollgate_core::domain::{Domain, Host};
+use tollgate_core::domain::Domain;
 
 use super::RESERVED;
 use super::table::OFF_PEAK;
@@ -139,7 +139,7 @@ pub(crate) fn exact_url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream
         Some(slash) => rest.split_at(slash),
         None => (rest, ""),
     };
-    let host = Host::parse(authority)
+    let upstream = Upstream::new(tls, authority, path)
         .map_err(|error| problems.push(at.error_from(&error)))
         .ok()?;
     let plain = path
@@ -152,15 +152,7 @@ pub(crate) fn exact_url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream
         ));
         return None;
     }
-    let port = authority
-        .rsplit_once(':')
-        .and_then(|(_, port)| port.parse().ok());
-    Some(Upstream {
-        tls,
-        host,
-        port: port.unwrap_or(if tls { 443 } else { 80 }),
-        base: path.to_owned(),
-    })
+    Some(upstream)
 }
 
 pub(crate) fn statuses(fields: &Fields<'_>, problems: &mut Problems) -> Vec<u16> {

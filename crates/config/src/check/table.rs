@@ -54,6 +54,7 @@ table! {
         algorithm: Algorithm::SHAPE, "how the short form counts" = "sliding-window";
         limits: Shape::List(&Shape::Either(&[Shape::Text, Shape::Block(LIMIT)])), "full form: `35/1s`, or blocks";
         cost: Shape::Map(&Shape::Either(&[Shape::Integer, Shape::Block(COST)])), "what a call costs in units other than calls";
+        inject_usage: Shape::Boolean, "ask for usage in streams of OpenAI-style requests that do not, and remove it from the response" = "false";
         concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "how many calls may run at a time";
         connections: Shape::Integer, "connections to the upstream; by default as many as the limits let run at a time, 32 to 512, and more while calls wait for nothing but a connection (without `limits`: after 5 s without a 429)";
         hold_until: Hold::SHAPE, "when a call counts as arrived at the provider: `response` = with its response; `arrived` = with its response, or `arrive_within` after its last byte; `send` = when it is sent" = "arrived";
@@ -81,7 +82,7 @@ table! {
         on_store_loss: OnStoreLoss::SHAPE, "what happens while the ledger cannot be reached" = "closed";
         health: Health::SHAPE, "the health state machine: a mode, or a block of thresholds" = "adaptive";
         dialect: Shape::Text, "how the provider reports limits; the name of a preset, or `generic`" = "generic";
-        learn: Shape::Boolean, "the provider does not publish its limits, but reports them in its responses; not used yet" = "false";
+        learn: Shape::Boolean, "learn the provider's limits from its responses, per key and entity; a limit of this file applies where it is lower" = "false";
         acquire_only: Shape::Boolean, "only permits are acquired; no call goes through the gateway" = "false";
     }
 }
@@ -141,7 +142,8 @@ table! {
     pub(crate) COST {
         before: Shape::List(&Shape::Text), "request fields that hold the cost; the first that is present counts";
         else: Shape::Integer, "the cost if none of these fields is present" = "1";
-        after: Shape::Text, "the response field that holds the actual cost";
+        prompt: Shape::Boolean, "add the size of the prompt in tokens; if the request states no bound, what completions of its entity used is held" = "false";
+        after: Shape::List(&Shape::Text), "the response fields whose sum is the actual cost; also in the events of a stream";
     }
 }
 

@@ -9,7 +9,6 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
 use super::guard::guards;
-use super::store::StoreError;
 use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
 use super::{
     Admin, CacheSize, Caller, Config, ListenOn, Metrics, Network, Presets, Store, UnknownDomain,
@@ -50,16 +49,20 @@ pub(crate) fn settings(
         .unwrap_or_else(|| super::SocketAddr::from(([127, 0, 0, 1], 4290)));
     let state_dir = state_dir(environment);
     let unknown_domain = fields.read("unknown_domain", problems);
+    let ledger_store = store(fields, "store", environment, problems)
+        .unwrap_or_else(|| Store::Sqlite(state_dir.clone()));
+    // One that all gateways of a ledger in Redis share.
+    let of_ledger = Some(&ledger_store).filter(|store| matches!(store, Store::Redis(_)));
     let config = Config {
         listen,
         admin: admin(fields, environment, problems),
         resp: resp(fields, listen, problems),
-        store: store(fields, "store", environment, problems)
-            .unwrap_or_else(|| Store::Sqlite(state_dir.clone())),
         state_dir,
         postgres: or_default(fields, "postgres", problems),
         cache_store: store(fields, "cache_store", environment, problems)
-            .or_else(|| redis_from_env(environment)),
+            .or_else(|| redis_from_env(environment))
+            .or_else(|| of_ledger.cloned()),
+        store: ledger_store,
         cache_size: cache_size(fields, problems),
         guard_store: store(fields, "guard_store", environment, problems).unwrap_or(Store::Memory),
         nodes: nodes(fields, problems),
@@ -92,7 +95,8 @@ pub(crate) fn settings(
 
 /// The folder for everything that survives a restart: the one that the environment names, else the
 /// usual state folder.
-fn state_dir(environment: &Environment<'_>) -> String {
+#[must_use]
+pub fn state_dir(environment: &Environment<'_>) -> String {
     let env = |name: &str| (environment.env)(name).filter(|value| !value.is_empty());
     let in_state = || env("XDG_STATE_HOME").map(|folder| format!("{folder}/tollgate"));
     let in_home = || env("HOME").map(|folder| format!("{folder}/.local/state/tollgate"));
@@ -186,20 +190,16 @@ fn store(
         .map_err(|error| problems.push(at.error_from(&error)))
         .ok()?;
     let fits = match name {
-        "guard_store" => store == Store::Memory,
+        "guard_store" => matches!(store, Store::Memory | Store::Redis(_)),
         "cache_store" => !matches!(store, Store::Postgres(_)),
         _ => true,
     };
     if !fits {
         let remedy = match name {
-            "guard_store" => "write `memory:`; guards in Redis are not supported yet",
+            "guard_store" => "write `memory:` or `redis://…`",
             _ => "write `memory:` or `redis://…`",
         };
         problems.push(at.error("cannot be used for this", remedy));
-    }
-    // It was accepted, and responses were cached somewhere else.
-    if fits && name == "cache_store" && store.is_shared() {
-        problems.push(at.error_from(&StoreError::NotSupported));
     }
     Some(store)
 }

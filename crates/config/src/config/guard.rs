@@ -22,6 +22,9 @@ const FILL_MAX: Span = Span::from_secs(365 * 86_400);
 /// The most guards of one request: as many as are decided as one.
 pub(crate) const GUARDS_MAX: usize = 8;
 
+/// The longest prefix of keys in Redis: every key has it.
+const PREFIX_MAX: usize = 128;
+
 /// A limit on callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
@@ -93,6 +96,7 @@ pub(super) fn guards(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Guard>
         .into_iter()
         .filter_map(|(name, _, at)| guard(name, &at, problems))
         .collect();
+    check_prefixes(&guards, &at, problems);
     let of_requests =
         |guard: &&Guard| guard.by != GuardKey::Name && guard.matches.descriptor.is_empty();
     if guards.iter().filter(of_requests).count() > GUARDS_MAX {
@@ -102,6 +106,34 @@ pub(super) fn guards(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Guard>
         ));
     }
     guards
+}
+
+/// Rejects keys in Redis that two guards would share, and long prefixes.
+fn check_prefixes(guards: &[Guard], at: &At<'_>, problems: &mut Problems) {
+    let mut ignored = Problems::default();
+    for (number, guard) in guards.iter().enumerate() {
+        let written = at.entries(&mut ignored).into_iter();
+        let mut written = written.filter(|(name, ..)| *name == guard.name);
+        let Some((.., own)) = written.next() else {
+            continue;
+        };
+        let mut fields = own.node.entries().unwrap_or_default().iter();
+        let prefix = fields.find(|field| field.name == "key_prefix");
+        let place = prefix.map(|field| own.below("key_prefix", &field.node));
+        let place = place.unwrap_or(own);
+        if guard.key_prefix.len() > PREFIX_MAX {
+            let what = format!("has more than {PREFIX_MAX} characters");
+            problems.push(place.error(&what, "write `ratelimit:ip:`"));
+        }
+        let mut earlier = guards.iter().take(number);
+        if let Some(other) = earlier.find(|other| other.key_prefix == guard.key_prefix) {
+            let what = format!(
+                "is that of `{}` too, so both would share their buckets in Redis",
+                other.name
+            );
+            problems.push(place.error(&what, "give each guard its own"));
+        }
+    }
 }
 
 fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {

@@ -22,9 +22,9 @@ table! {
         resp: Shape::Text, "an address for the Redis protocol, or `unix:PATH`" = "off";
         store: Shape::Text, "where permits are counted: `sqlite:DIR`; for many hosts `redis://HOST:6379`, `rediss://` with TLS, or `postgres://USER@HOST/DATABASE`; `memory:` loses them with the process" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where responses are cached: `sqlite:DIR` or `memory:`; Redis is not supported yet, so `redis://…` is refused, and with REDIS_HOST responses are cached in the folder of the ledger" = "in the folder of the ledger";
+        cache_store: Shape::Text, "where responses are cached: `sqlite:DIR`, `memory:`, or `redis://…`, shared by all nodes; with REDIS_HOST, or a `store` in Redis, it is that Redis unless this says otherwise" = "in the folder of the ledger";
         cache_size: CacheSize::SHAPE, "size of the response cache";
-        guard_store: Shape::Text, "where guards count: `memory:`, in this process" = "memory:";
+        guard_store: Shape::Text, "where guards count: `memory:`, in this process, or `redis://…`, shared by all nodes" = "memory:";
         nodes: Shape::Integer, "number of processes or hosts that share the limits; used with `memory:` and with `on_store_loss: local-share`" = "1";
         node_lease: Shape::Duration, "how long a node's registration is valid" = "5s";
         connections_max: Shape::Integer, "how many connections callers may have; fewer if the process has too few file descriptors" = "4096";
@@ -96,7 +96,7 @@ table! {
 
 table! {
     pub(crate) WEBHOOK {
-        url: Shape::Text, "where the alert is posted";
+        url: Shape::KeyedUrl, "where the alert is posted";
         secret: Shape::Secret, "the key for the HMAC signature of the alert";
     }
 }

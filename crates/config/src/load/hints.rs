@@ -27,17 +27,11 @@ pub(super) const PROGRAM_VARIABLES: [&str; 9] = [
     "CACHE_DISK",
 ];
 
-/// Fields of tollgate.yaml that are checked but not used yet. `NAME` is any name.
-pub const CONFIG_NOT_USED_YET: &[&str] = &[
-    "postgres",
-    "intercept",
-    "guards.NAME.key_prefix",
-    "guards.NAME.on_store_loss",
-    "scheduler",
-];
+/// Fields of tollgate.yaml that are checked but not used yet.
+pub const CONFIG_NOT_USED_YET: &[&str] = &["intercept"];
 
 /// Fields of a provider file that are checked but not used yet.
-pub const PROVIDER_NOT_USED_YET: &[&str] = &["learn"];
+pub const PROVIDER_NOT_USED_YET: &[&str] = &[];
 
 /// Adds notes for the fields of a file that are not used yet.
 pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
@@ -61,10 +55,10 @@ pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Prob
     }
 }
 
-/// The fields of this name below a field; of `NAME`, all.
+/// The fields of this name below a field.
 fn below<'a>(above: &str, node: &'a Node, name: &str) -> Vec<(String, &'a Node)> {
     let entries = node.entries().unwrap_or_default().iter();
-    let matching = entries.filter(|entry| name == "NAME" || entry.name == name);
+    let matching = entries.filter(|entry| entry.name == name);
     let dot = if above.is_empty() { "" } else { "." };
     matching
         .map(|entry| (format!("{above}{dot}{}", entry.name), &entry.node))

@@ -239,7 +239,10 @@ pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
 /// sets one.
 fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
     let provider = &one.provider;
-    let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
+    let is_bare = provider.learn
+        && provider.learned_limits().is_empty()
+        && provider.limits.is_empty()
+        && provider.concurrency.is_none();
     let is_reported = one
         .problems
         .iter()
@@ -249,7 +252,7 @@ fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
         level: Level::Warning,
         place: Place::whole(&one.source),
         path: provider.name.clone(),
-        what: "there is no limit: the provider reports its limits only in responses, and Tollgate does not learn them from there yet, so calls slow down only after a 429".to_owned(),
+        what: "there is no limit: the provider reports its limits only in responses, and its dialect names none to learn, so calls slow down only after a 429".to_owned(),
         remedy: format!("add the `limits:` of your plan; `tollgate provider show {preset}` shows how"),
     })
 }

@@ -111,15 +111,19 @@ pub fn describe(provider: &Provider) -> String {
     }
     row(&mut text, "auth", &auth(provider));
     if provider.limits.is_empty() {
-        let what = if provider.learn {
-            "none built in; limits reported in responses are not used yet, only 429s are"
-        } else {
-            "none"
+        let what = match provider.learned_limits().is_empty() {
+            true if provider.learn => "none built in; calls slow down after a 429",
+            true => "none",
+            false => "none built in",
         };
         row(&mut text, "limits", what);
     }
     for limit in &provider.limits {
         row(&mut text, "limit", &limit_in_words(limit));
+    }
+    for limit in provider.learned_limits() {
+        let what = format!("{} per key and entity, from responses", limit.name);
+        row(&mut text, "learned", &what);
     }
     if let Some(concurrency) = &provider.concurrency {
         row(
@@ -183,8 +187,12 @@ pub fn limits_in_short(provider: &Provider) -> String {
     if let Some(concurrency) = &provider.concurrency {
         parts.push(format!("{} at a time", concurrency.rule.limit()));
     }
-    if provider.learn {
-        parts.push("reported in responses (not used yet)".to_owned());
+    let learned = provider.learned_limits();
+    if !learned.is_empty() {
+        let names: Vec<String> = learned.into_iter().map(|limit| limit.name).collect();
+        parts.push(format!("learned from responses: {}", names.join(", ")));
+    } else if provider.learn {
+        parts.push("reported in responses: slows down after a 429".to_owned());
     }
     parts.join(", ")
 }

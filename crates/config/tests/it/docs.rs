@@ -170,10 +170,11 @@ fn the_examples_of_the_configuration_page_load_and_name_every_field() {
 fn the_examples_of_the_recipes_load() {
     const RECIPES: &str = include_str!("../../../../docs/recipes.md");
     const MIGRATION: &str = include_str!("../../../../docs/migration.md");
-    let machine = ["TMDB_API_KEY", "ACME_KEY", "OPENAI_API_KEY"]
+    const LLM: &str = include_str!("../../../../docs/llm.md");
+    let machine = ["TMDB_API_KEY", "ACME_KEY", "OPENAI_API_KEY", "K1", "K2"]
         .iter()
         .fold(TestHost::new(), |machine, name| machine.env(name, "key"));
-    for (page, at_least) in [(RECIPES, 3), (MIGRATION, 5)] {
+    for (page, at_least) in [(RECIPES, 3), (MIGRATION, 5), (LLM, 2)] {
         let blocks: Vec<&str> = page
             .split("```yaml\n")
             .skip(1)

@@ -12,7 +12,7 @@ use tollgate_config::shape::{Field, Shape};
 const CRATES: [&str; 5] = ["core", "ledger", "tollgate", "server", "cli"];
 
 /// Fields whose value has another name once it is checked, and where it is read.
-const READ_AS: [(&str, &str); 44] = [
+const READ_AS: [(&str, &str); 46] = [
     ("alerts.warning", "self.warning"),
     ("alerts.rate_429_per_minute", "self.rate_429_per_minute"),
     ("alerts.webhooks[].url", "webhook.url"),
@@ -55,16 +55,16 @@ const READ_AS: [(&str, &str); 44] = [
     ("guards.NAME.burst", "guard.burst"),
     ("guards.NAME.by", "guard.by"),
     ("guards.NAME.shadow", "guard.shadow"),
+    ("guards.NAME.key_prefix", "self.guard.key_prefix"),
+    ("guards.NAME.on_store_loss", "self.guard.on_store_loss"),
     ("guards.NAME.match.path", "guard.matches.path"),
     ("guards.NAME.match.descriptor", "guard.matches.descriptor"),
 ];
 
 /// Fields that end inside the configuration: they choose what is read, or are parts of a rule of
 /// `core`, which counts by it.
-const ENDS_IN_CONFIG: [&str; 26] = [
+const ENDS_IN_CONFIG: [&str; 25] = [
     "presets",
-    // Only one store is allowed.
-    "guard_store",
     "env_prefix",
     "preset",
     "tier",

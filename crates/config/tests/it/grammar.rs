@@ -66,10 +66,8 @@ fn the_whole_grammar_is_read() {
     assert_eq!(is.guards, ["ip", "user"]);
     assert_eq!(is.on_store_loss, OnStoreLoss::LocalShare);
     assert_eq!(is.costs[0].before, ["max_completion_tokens", "max_tokens"]);
-    assert_eq!(
-        (is.costs[0].otherwise, is.costs[0].after.as_deref()),
-        (1_000, Some("usage.total_tokens"))
-    );
+    assert_eq!(is.costs[0].otherwise, 1_000);
+    assert_eq!(is.costs[0].after, ["usage.total_tokens"]);
     let concurrency = is.concurrency.unwrap();
     assert_eq!((concurrency.rule.limit(), concurrency.low), (4, 2));
 }

@@ -335,14 +335,24 @@ fn a_local_share_needs_the_number_of_nodes() {
     assert_eq!(is.config.nodes, 4);
 }
 
-/// It was accepted, and responses were cached somewhere else.
+/// S12: a cache in Redis by its address, or because the ledger is there.
 #[test]
-fn a_cache_in_redis_is_rejected() {
-    let machine = TestHost::new().file("tollgate.yaml", "cache_store: redis://h\n");
+fn s12_the_cache_is_in_redis_by_its_address_or_with_the_ledger() {
+    let cache = |text: &str| {
+        let machine = TestHost::new().file("tollgate.yaml", text);
+        let config = machine.loaded(&Sources::default()).config;
+        config.cache_store.map(|store| store.redacted())
+    };
+    let redis = |host: &str| Some(format!("redis://{host}"));
+    assert_eq!(cache("cache_store: redis://h\n"), redis("h"));
+    assert_eq!(cache("store: redis://l\n"), redis("l"));
     assert_eq!(
-        machine.load_errors(&Sources::default()),
-        "tollgate.yaml:1:14: cache_store: is not supported yet; use `sqlite:DIR` or `memory:`"
+        cache("store: redis://l\ncache_store: redis://h\n"),
+        redis("h")
     );
+    let memory = cache("store: redis://l\ncache_store: 'memory:'\n");
+    assert_eq!(memory.as_deref(), Some("memory:"));
+    assert_eq!(cache("store: postgres://h/d\n"), None);
 }
 
 /// A port without an address opens nothing to other machines.
@@ -405,7 +415,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "guard_store: postgres://h",
-        "guard_store: cannot be used for this; write `memory:`; guards in Redis are not supported yet",
+        "guard_store: cannot be used for this; write `memory:` or `redis://…`",
     ),
     ("nodes: 0", "nodes: must be 1 or more"),
     (
@@ -447,6 +457,14 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
         "guards.ip.by: is not something to count by",
+    ),
+    (
+        "guards: { a: {limit: 1, period: 1m, key_prefix: 'x:'}, b: {limit: 1, period: 1m, key_prefix: 'x:'} }",
+        "guards.b.key_prefix: is that of `a` too, so both would share their buckets in Redis",
+    ),
+    (
+        "guards: { a: {limit: 1, period: 1m, key_prefix: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa} }",
+        "guards.a.key_prefix: has more than 128 characters",
     ),
     (
         "exempt_paths: [health]",
@@ -493,20 +511,14 @@ fn each_mistake_has_its_place_and_remedy() {
 fn fields_not_used_yet_are_reported() {
     let machine = TestHost::new().file(
         "tollgate.yaml",
-        "scheduler: { workers: 2 }\nguards: { g: { limit: 1, period: 1m, key_prefix: a } }\nproviders: { tmdb: { preset: tmdb, learn: true } }\n",
+        "intercept: off
+providers: { tmdb: { preset: tmdb } }
+",
     );
     let problems_text = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
-        problems_text.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
+        problems_text.contains("tollgate.yaml:1:12: note: intercept: is checked but not used yet"),
         "{problems_text}"
-    );
-    assert!(
-        problems_text.contains("note: learn: is checked but not used yet"),
-        "{problems_text}"
-    );
-    assert!(
-        problems_text.contains("note: guards.g.key_prefix: is checked but not used yet"),
-        "of any guard: {problems_text}"
     );
     assert!(
         !problems_text.contains("note: cache"),

@@ -14,7 +14,6 @@ const GENERIC: &str = "generic";
 
 /// Known providers that send standard fields only.
 const STANDARD_ONLY: &[&str] = &[
-    "anthropic",
     "arxiv",
     "coinbase",
     "cosmosdb",
@@ -23,7 +22,6 @@ const STANDARD_ONLY: &[&str] = &[
     "jira",
     "lemlist",
     "mailerlite",
-    "mistral",
     "newsapi",
     "openweather",
     "oracle",

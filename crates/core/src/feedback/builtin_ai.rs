@@ -6,6 +6,13 @@ use super::builtin::Tables;
 use super::dialect::{BodyFields, DialectRows, FieldPlace, WindowRule};
 use super::table_builder::{body, header, on, when};
 use super::wait_time::TimeUnit::Seconds;
+use crate::time::Span;
+
+/// The windows of language models.
+const SECOND: Span = Span::from_secs(1);
+const MINUTE: Span = Span::from_secs(60);
+const DAY: Span = Span::from_secs(86_400);
+const MONTH: Span = Span::from_secs(31 * 86_400);
 
 /// The codes that AWS SDKs treat as throttling.
 const AWS_THROTTLES: &[&str] = &[
@@ -26,12 +33,36 @@ const AWS_THROTTLES: &[&str] = &[
 ];
 
 pub(super) fn add(tables: &mut Tables) {
-    for name in ["openai", "azure_openai", "groq", "cloudru"] {
-        tables.push((name, openai()));
+    tables.push(("cloudru", openai()));
+    for name in ["openai", "azure_openai"] {
+        let rows = openai().learns("requests", "calls", &["requests"], MINUTE);
+        tables.push((name, rows.learns("tokens", "tokens", &["tokens"], MINUTE)));
     }
+    // Calls are counted by the day, tokens by the minute.
+    let groq = openai().learns("requests", "calls", &["requests"], DAY);
+    tables.push(("groq", groq.learns("tokens", "tokens", &["tokens"], MINUTE)));
+    tables.push(("anthropic", anthropic()));
+    tables.push(("mistral", mistral()));
     tables.push(("gemini", gemini()));
     tables.push(("aws", aws()));
     tables.push(("azure_arm", azure_arm()));
+}
+
+/// Three windows of a minute. `tokens` is whichever of the two binds, so it is not a limit of its own.
+fn anthropic() -> DialectRows {
+    DialectRows::default()
+        .learns("requests", "calls", &["requests"], MINUTE)
+        .learns("input tokens", "input_tokens", &["input-tokens"], MINUTE)
+        .learns("output tokens", "output_tokens", &["output-tokens"], MINUTE)
+}
+
+/// Older responses name the windows of tokens by size, newer ones by unit and window.
+fn mistral() -> DialectRows {
+    DialectRows::default()
+        .learns("requests", "calls", &["req-minute", "requests"], MINUTE)
+        .learns("requests per second", "calls", &["req-second"], SECOND)
+        .learns("tokens", "tokens", &["tokens-minute", "tokens"], MINUTE)
+        .learns("tokens per month", "tokens", &["tokens-month"], MONTH)
 }
 
 /// An empty balance causes a 429, sometimes with a `Retry-After` that cannot help.
@@ -56,6 +87,9 @@ fn gemini() -> DialectRows {
         .wait_after(body("[].error.message"), "retry in ")
         .window(violation("error.details[].violations[]"))
         .window(violation("[].error.details[].violations[]"))
+        .learns("requests", "calls", &["*requests*perminute*"], MINUTE)
+        .learns("requests per day", "calls", &["*requests*perday*"], DAY)
+        .learns("tokens", "tokens", &["*token*perminute*"], MINUTE)
 }
 
 /// Throttling has many names, in a header, in JSON or in XML, under 400, 429 and 503.

@@ -56,6 +56,49 @@ pub struct DialectRows {
     pub shared_if: Vec<Condition>,
     /// Repeated plain fields are one list with an entry per window, not one value sent twice.
     pub parallel_lists: bool,
+    /// The limits that responses state and that Tollgate learns from them.
+    pub learned: Vec<LearnedWindow>,
+}
+
+/// A limit that responses state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedWindow {
+    /// The limit's name: `requests`, `tokens`.
+    pub name: String,
+    /// The unit that it counts, as in the costs of a provider file; `calls` counts calls.
+    pub unit: String,
+    /// The names of its windows in responses, in lower case; a `*` stands for any text.
+    pub windows: Vec<String>,
+    /// How long the window is, as the provider documents it.
+    pub period: Span,
+}
+
+impl LearnedWindow {
+    /// Does a window of this name state the limit?
+    #[must_use]
+    pub fn is_stated_by(&self, window: &str) -> bool {
+        let window = window.to_ascii_lowercase();
+        self.windows.iter().any(|pattern| fits(pattern, &window))
+    }
+}
+
+/// Does a text fit a pattern in which `*` stands for any text?
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(mut text) = text.strip_prefix(start) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        match text.split_once(part) {
+            Some((_, after)) => text = after,
+            None => return false,
+        }
+    }
+    text.ends_with(end)
 }
 
 /// A place in a response.
@@ -367,6 +410,12 @@ impl Dialect {
                 | WindowRule::Pairs { .. }
                 | WindowRule::JsonHeader { .. } => false,
             })
+    }
+
+    /// The limits that its responses state.
+    #[must_use]
+    pub fn learned(&self) -> &[LearnedWindow] {
+        &self.own.learned
     }
 
     pub(super) fn signatures(&self) -> impl Iterator<Item = &Signature> {

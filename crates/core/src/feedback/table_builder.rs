@@ -6,8 +6,8 @@
 
 use super::classify::LimitVerdict;
 use super::dialect::{
-    BodyFields, Condition, DefaultWait, DialectRows, FieldPlace, ScopeNaming, ScopeRule, Signature,
-    Test, WaitRule, WindowRule,
+    BodyFields, Condition, DefaultWait, DialectRows, FieldPlace, LearnedWindow, ScopeNaming,
+    ScopeRule, Signature, Test, WaitRule, WindowRule,
 };
 use super::wait_time::TimeUnit;
 use super::window::WindowUnit;
@@ -109,6 +109,23 @@ impl SignatureBuilder {
 }
 
 impl DialectRows {
+    /// Responses state a limit of this name and unit in windows of these names.
+    pub(super) fn learns(
+        mut self,
+        name: &str,
+        unit: &str,
+        windows: &[&str],
+        period: Span,
+    ) -> DialectRows {
+        self.learned.push(LearnedWindow {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            windows: texts(windows),
+            period,
+        });
+        self
+    }
+
     fn signature(mut self, when: SignatureBuilder, verdict: LimitVerdict) -> DialectRows {
         let SignatureBuilder {
             status,

@@ -71,6 +71,11 @@ impl CallerAccounts {
         self.accounts.entry(caller).or_default().share = share;
     }
 
+    pub(super) fn at_least_permille(&self, caller: CallerId) -> u16 {
+        let account = self.accounts.get(&caller);
+        account.map_or(0, |account| account.share.at_least_permille)
+    }
+
     pub(super) fn max_priority(&self, caller: CallerId) -> Priority {
         self.accounts
             .get(&caller)

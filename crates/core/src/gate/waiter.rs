@@ -4,7 +4,7 @@
 //!
 //! Never: decides.
 
-use crate::ask::{Ask, CellId, Marks, NeverReason, ScopeId, Settle};
+use crate::ask::{Ask, CellId, Marks, NeverReason, Priority, ScopeId, Scopes, Settle, Terms};
 use crate::gate::{BATCH_FIRST, CallerId, OffPeak};
 use crate::time::{Micros, Span};
 
@@ -58,6 +58,23 @@ pub struct QueuedCall {
     pub deadline: Micros,
     /// Its place in the order of arrival if it waited here before; retries keep theirs.
     pub seniority: Option<u64>,
+}
+
+/// Waiting calls of one caller and priority that need the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingGroup {
+    /// The caller.
+    pub caller: CallerId,
+    /// How urgent they are.
+    pub priority: Priority,
+    /// What the caller gets in any case, in thousandths.
+    pub at_least_permille: u16,
+    /// The limits; what each call costs, from the first of them.
+    pub terms: Terms,
+    /// The scopes.
+    pub scopes: Scopes,
+    /// How many calls.
+    pub calls: u64,
 }
 
 /// What to do.

@@ -80,6 +80,22 @@ impl Bucket {
         self.depth = depth;
     }
 
+    /// Another rule applies from now on, because the provider has stated another number or window.
+    /// What was used stays used, up to the whole bucket; a bucket that has grown is not full.
+    pub(super) fn restate(&mut self, before: &Rule, after: &Rule, now: Micros) {
+        let used = self.debt_at(now).div_ceil(u128::from(token(before)));
+        let known = if self.depth == 0 {
+            before.max_cost()
+        } else {
+            self.depth
+        };
+        let grown = after.max_cost().saturating_sub(known);
+        let used = used.saturating_add(u128::from(grown));
+        let depth = u128::from(after.max_cost());
+        self.debt = used.min(depth) * u128::from(token(after));
+        (self.at, self.rate, self.depth) = (now, after.limit(), after.max_cost());
+    }
+
     pub(crate) fn room(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
         let period = u128::from(token(rule));
         let wanted = (u128::from(want.cost) + u128::from(self.holds.held())) * period;
@@ -88,6 +104,12 @@ impl Bucket {
         let total = wanted.saturating_add(debt);
         if total <= depth {
             return Ok(());
+        }
+        if wanted > depth
+            && let Some(after) = self.wait_for_debits(rule, want, now)
+        {
+            let on = WakeOn::Time;
+            return Err(CellWait { after, on });
         }
         if wanted > depth {
             // Even a full bucket does not suffice beside the pending calls.
@@ -106,19 +128,39 @@ impl Bucket {
         })
     }
 
+    /// How long even a full bucket does not suffice, and then until it has filled far enough, where
+    /// every call is debited at its last instant and not before. Debits after that change nothing:
+    /// what they add to the debt is no longer reserved. `None`: the end of a call is to come, and may
+    /// be sooner, or no debit suffices.
+    fn wait_for_debits(&self, rule: &Rule, want: CellRequest, now: Micros) -> Option<Span> {
+        if self.holds.pending.awaits_end() {
+            return None;
+        }
+        let token = u128::from(token(rule));
+        let rate = u128::from(self.rate.max(1));
+        let depth = u128::from(want.room) * token;
+        let (mut held, mut debt, mut at) = (self.holds.held(), self.debt_at(now), now);
+        for (free_at, cost) in self.holds.lapse_times() {
+            debt = debt.saturating_sub(u128::from(free_at.since(at).0) * rate);
+            debt = debt.saturating_add(u128::from(cost) * token);
+            at = at.max(free_at);
+            held = held.saturating_sub(cost);
+            let wanted = (u128::from(want.cost) + u128::from(held)) * token;
+            if wanted <= depth {
+                let missing = wanted.saturating_add(debt).saturating_sub(depth);
+                let fills = u64::try_from(missing.div_ceil(rate)).unwrap_or(u64::MAX);
+                return Some(Span(at.since(now).0.saturating_add(fills)));
+            }
+        }
+        None
+    }
+
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if rule.holds_until_send() {
             self.debit(rule, grant.cost, grant.latest);
         } else {
-            let free_at = grant.arrives_by + rule.lag();
-            self.holds.pending.add(
-                grant.id,
-                PendingCall {
-                    cost: grant.cost,
-                    granted: grant.at,
-                    free_at,
-                },
-            );
+            let call = PendingCall::new(&grant, grant.arrives_by + rule.lag());
+            self.holds.pending.add(grant.id, call);
         }
     }
 

@@ -238,14 +238,8 @@ impl CalendarCount {
                 .take_settled(grant.cost, late, Micros(u64::MAX));
         } else {
             let free_at = grant.arrives_by + rule.lag();
-            self.counter.take(
-                grant.id,
-                PendingCall {
-                    cost: grant.cost,
-                    granted: grant.at,
-                    free_at,
-                },
-            );
+            self.counter
+                .take(grant.id, PendingCall::new(&grant, free_at));
         }
     }
 

@@ -6,6 +6,7 @@
 //! Never: more than one cell at a time.
 
 use crate::ask::{CellId, Evidence, Mark, OwnerId, PermitId, Priority, WakeOn};
+use crate::learned::LearnedLimit;
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::CalendarCount;
 use crate::limit::fixed::Fixed;
@@ -34,6 +35,8 @@ pub struct Cell {
     pub(super) hand_over: Option<HandOver>,
     /// Calls that count as arrived before their response.
     pub(super) presumed: PresumedCalls,
+    /// What responses have stated, where the limit is learned from them.
+    pub(super) learned: Option<LearnedLimit>,
 }
 
 /// How much of a cell another one has taken over.
@@ -79,6 +82,8 @@ pub(crate) struct CellChange {
 impl Cell {
     /// Brings the cell up to `now`. Call this before every other method.
     pub(crate) fn refresh(&mut self, rule: &Rule, now: TimeBounds) {
+        self.forget_learned(now.lo);
+        let rule = &*self.effective(rule);
         self.fit(rule, now.hi);
         self.reported.refresh(now.lo);
         self.presumed.refresh(now.lo);
@@ -98,7 +103,10 @@ impl Cell {
 
     /// Records which N an owner uses: during a rolling reload the smallest one applies.
     pub(crate) fn set_owner_limit(&mut self, owner: OwnerId, rule: &Rule, now: TimeBounds) {
-        self.reported.set_owner_limit(owner, rule.limit(), now.hi);
+        let rule = &*self.effective(rule);
+        if !rule.is_learned() {
+            self.reported.set_owner_limit(owner, rule.limit(), now.hi);
+        }
         let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
         if let CellState::Bucket(bucket) = &mut self.state {
             bucket.set_rate(rule, limit, most, now.lo);
@@ -114,6 +122,7 @@ impl Cell {
         priority: Priority,
         now: TimeBounds,
     ) -> Result<(), (Span, WakeOn)> {
+        let rule = &*self.effective(rule);
         if priority == Priority::High
             && let CellState::Log(log) = &mut self.state
         {
@@ -145,6 +154,7 @@ impl Cell {
         now: TimeBounds,
     ) -> Mark {
         debug_assert!(cost <= AMOUNT_MAX, "a cost of {cost}");
+        let rule = &*self.effective(rule);
         let grant = Grant {
             id,
             cost,
@@ -184,6 +194,12 @@ impl Cell {
     /// The outcome of a call is known: when it was counted, and at which cost.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, now: Micros) -> CellChange {
         debug_assert!(settled.cost <= AMOUNT_MAX, "a cost of {}", settled.cost);
+        // A usage beyond the whole limit is a lie, and must not close it for longer than a window.
+        let settled = Settled {
+            cost: self.capped_cost(rule, settled.cost),
+            ..settled
+        };
+        let rule = &*self.effective(rule);
         let limit = self.limit(rule, now);
         let before = self.pending_call(settled.id);
         let known = match (&mut self.state, rule.algorithm()) {
@@ -230,9 +246,10 @@ impl Cell {
 
     /// The call is still running: hold it longer.
     pub(crate) fn extend(&mut self, rule: &Rule, id: PermitId, until: Micros) {
+        let rule = &*self.effective(rule);
         self.idle_from = self.idle_from.max(until + rule.longest_hold());
         let tail = self.tail(rule);
-        if let Some(calls) = self.pending_calls_mut() {
+        if let Some(calls) = self.state.pending_calls_mut() {
             calls.extend(id, until + tail);
         }
     }
@@ -241,8 +258,8 @@ impl Cell {
     pub(crate) fn give_up(&mut self, rule: &Rule, id: PermitId, until: Micros) -> CellChange {
         let tail = self.tail(rule) + rule.lag();
         let known = self.pending_call(id).is_some();
-        if let Some(calls) = self.pending_calls_mut() {
-            calls.shorten(id, until + tail);
+        if let Some(calls) = self.state.pending_calls_mut() {
+            calls.give_up(id, until + tail);
         }
         // Waiters learn the new time by asking again.
         if known {
@@ -261,7 +278,7 @@ impl Cell {
     /// A response to one of its calls may still come.
     fn awaits_response(&self) -> bool {
         let pending = self.pending_calls();
-        pending.is_some_and(|calls| !calls.is_empty()) || !self.presumed.calls().is_empty()
+        pending.is_some_and(PendingCalls::awaits_end) || !self.presumed.calls().is_empty()
     }
 
     /// When a call was granted that is pending, or that was presumed to have arrived.
@@ -277,17 +294,6 @@ impl Cell {
             | CellState::Bucket(Bucket { holds, .. }) => Some(&holds.pending),
             CellState::Fixed(fixed) => Some(&fixed.counter.pending),
             CellState::Calendar(count) => Some(&count.counter.pending),
-            CellState::Empty => None,
-        }
-    }
-
-    pub(super) fn pending_calls_mut(&mut self) -> Option<&mut PendingCalls> {
-        match &mut self.state {
-            CellState::Log(Log { holds, .. })
-            | CellState::InFlight(InFlight { holds })
-            | CellState::Bucket(Bucket { holds, .. }) => Some(&mut holds.pending),
-            CellState::Fixed(fixed) => Some(&mut fixed.counter.pending),
-            CellState::Calendar(count) => Some(&mut count.counter.pending),
             CellState::Empty => None,
         }
     }
@@ -316,7 +322,11 @@ impl Cell {
             | CellState::Calendar(_)
             | CellState::InFlight(_) => true,
         };
-        over && now >= self.idle_from && self.reported.is_idle(now) && self.presumed.is_idle(now)
+        let forgotten = self.learned.is_none_or(|known| known.is_forgotten(now));
+        over && forgotten
+            && now >= self.idle_from
+            && self.reported.is_idle(now)
+            && self.presumed.is_idle(now)
     }
 
     fn check_room(
@@ -331,6 +341,7 @@ impl Cell {
             // A cost of 0 always fits, even where a lowered limit is overdrawn.
             return Ok(());
         }
+        self.check_alone(rule, now)?;
         let limit = self.limit(rule, now);
         let room = self.max_cost(rule, now).saturating_sub(leave);
         let outside = self.reported.outside_use(now);
@@ -459,6 +470,17 @@ impl Cell {
 }
 
 impl CellState {
+    pub(super) fn pending_calls_mut(&mut self) -> Option<&mut PendingCalls> {
+        match self {
+            CellState::Log(Log { holds, .. })
+            | CellState::InFlight(InFlight { holds })
+            | CellState::Bucket(Bucket { holds, .. }) => Some(&mut holds.pending),
+            CellState::Fixed(fixed) => Some(&mut fixed.counter.pending),
+            CellState::Calendar(count) => Some(&mut count.counter.pending),
+            CellState::Empty => None,
+        }
+    }
+
     fn for_rule(rule: &Rule) -> CellState {
         match rule.algorithm() {
             Algorithm::Sliding { .. } | Algorithm::Paced { .. } => CellState::Log(Log::default()),

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::ask::{CellId, OwnerId, PermitId};
+use crate::learned::{HigherLimit, LearnedLimit};
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::CalendarCount;
 use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
@@ -22,7 +23,7 @@ use crate::limit::reported::{LoweredLimit, OwnerLimit, Reported};
 use crate::limit::sliding::Log;
 use crate::limit::trusted_clock::TrustedClock;
 use crate::limit::window_counter::WindowCounter;
-use crate::limit::{Damaged, Strictness};
+use crate::limit::{AMOUNT_MAX, Damaged, PERIOD_MAX, Strictness};
 use crate::time::{Micros, Span, Wall};
 
 impl Cell {
@@ -64,7 +65,7 @@ impl Cell {
             2 => PendingWake::Event,
             _ => return Err(Damaged::Bytes),
         };
-        let state = from.state()?;
+        let mut state = from.state()?;
         // Version 1 had no hand-over.
         let hand_over = match version {
             1 => None,
@@ -75,6 +76,16 @@ impl Cell {
             1 | 2 => PresumedCalls::default(),
             _ => from.presumed()?,
         };
+        // Until version 3 no limit was learned from responses.
+        let learned = match version {
+            1..=3 => None,
+            4 => Some(from.learned()?),
+            _ => from.maybe(Reader::learned)?,
+        };
+        // Until version 4 nothing told which calls were given up: their time is known less well.
+        if version > 4 {
+            from.given_up(&mut state)?;
+        }
         if !from.rest.is_empty() {
             return Err(Damaged::Bytes);
         }
@@ -87,6 +98,7 @@ impl Cell {
             pending_wake,
             hand_over,
             presumed,
+            learned,
         })
     }
 }
@@ -233,15 +245,32 @@ impl Reader<'_> {
         Ok(pending)
     }
 
-    fn permit(&mut self) -> Result<(PermitId, PendingCall), Damaged> {
-        let id = PermitId {
+    fn given_up(&mut self, state: &mut CellState) -> Result<(), Damaged> {
+        let mut pending = state.pending_calls_mut();
+        for _ in 0..self.number()? {
+            let id = self.id()?;
+            let calls = pending.as_mut().ok_or(Damaged::Bytes)?;
+            if !calls.mark_given_up(id) {
+                return Err(Damaged::Bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn id(&mut self) -> Result<PermitId, Damaged> {
+        Ok(PermitId {
             owner: self.owner()?,
             seq: self.number()?,
-        };
+        })
+    }
+
+    fn permit(&mut self) -> Result<(PermitId, PendingCall), Damaged> {
+        let id = self.id()?;
         let call = PendingCall {
             cost: self.number()?,
             granted: self.instant()?,
             free_at: self.instant()?,
+            is_given_up: false,
         };
         Ok((id, call))
     }
@@ -259,6 +288,36 @@ impl Reader<'_> {
         presumed.matters_until = self.instant()?;
         presumed.strict_until = self.instant()?;
         Ok(presumed)
+    }
+
+    fn learned(&mut self) -> Result<LearnedLimit, Damaged> {
+        let limit = self.maybe(Reader::amount)?;
+        let period = Span(self.number()?);
+        if period == Span::ZERO || period > PERIOD_MAX {
+            return Err(Damaged::Bytes);
+        }
+        Ok(LearnedLimit {
+            limit,
+            period,
+            since: self.instant()?,
+            seen_at: self.instant()?,
+            higher: self.maybe(|from| {
+                Ok(HigherLimit {
+                    since: from.instant()?,
+                    least: from.amount()?,
+                    responses: u32::try_from(from.number()?).map_err(|_| Damaged::Bytes)?,
+                })
+            })?,
+        })
+    }
+
+    /// A limit: at least 1, at most 2⁵³.
+    fn amount(&mut self) -> Result<u64, Damaged> {
+        let amount = self.number()?;
+        match (1..=AMOUNT_MAX).contains(&amount) {
+            true => Ok(amount),
+            false => Err(Damaged::Bytes),
+        }
     }
 
     fn counter(&mut self) -> Result<WindowCounter, Damaged> {

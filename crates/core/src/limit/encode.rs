@@ -10,6 +10,7 @@
 //! Never: writes another format without raising [`VERSION`]. A newer one is rejected, not misread.
 
 use crate::ask::PermitId;
+use crate::learned::LearnedLimit;
 use crate::limit::Strictness;
 use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
 use crate::limit::holds::{Holds, PendingCall, PendingCalls};
@@ -21,7 +22,13 @@ use crate::limit::window_counter::WindowCounter;
 use crate::time::Micros;
 
 /// The newest format.
-pub(super) const VERSION: u8 = 3;
+pub(super) const VERSION: u8 = 5;
+
+/// The format of a cell in which no call was given up.
+const WITHOUT_GIVEN_UP: u8 = 4;
+
+/// The format of a cell whose limit is not learned from responses either.
+const WITHOUT_LEARNED: u8 = 3;
 
 /// The format of a cell in which no call counts as arrived before its response: programs that do
 /// not know of such calls read it.
@@ -65,12 +72,19 @@ impl Cell {
     }
 
     fn body_onto(&self, mut bytes: Vec<u8>, base: Micros) -> Vec<u8> {
-        let has_presumed = self.presumed != PresumedCalls::default();
-        bytes.push(if has_presumed {
+        let pending = self.pending_calls().into_iter();
+        let given_up = pending.flat_map(PendingCalls::given_up);
+        let given_up: Vec<PermitId> = given_up.collect();
+        let version = if !given_up.is_empty() {
             VERSION
+        } else if self.learned.is_some() {
+            WITHOUT_GIVEN_UP
+        } else if self.presumed != PresumedCalls::default() {
+            WITHOUT_LEARNED
         } else {
             WITHOUT_PRESUMED
-        });
+        };
+        bytes.push(version);
         let mut out = Writer { bytes, base };
         out.reported(&self.reported);
         out.number(self.granted);
@@ -83,8 +97,16 @@ impl Cell {
         });
         out.state(&self.state);
         out.maybe(self.hand_over, Writer::hand_over);
-        if has_presumed {
+        if version > WITHOUT_PRESUMED {
             out.presumed(&self.presumed);
+        }
+        match self.learned {
+            Some(known) if version == WITHOUT_GIVEN_UP => out.learned(known),
+            learned if version > WITHOUT_GIVEN_UP => out.maybe(learned, Writer::learned),
+            _ => {}
+        }
+        if version > WITHOUT_GIVEN_UP {
+            out.given_up(&given_up);
         }
         out.bytes
     }
@@ -197,9 +219,20 @@ impl Writer {
         }
     }
 
-    fn permit(&mut self, id: PermitId, call: &PendingCall) {
+    fn given_up(&mut self, ids: &[PermitId]) {
+        self.number(ids.len() as u64);
+        for id in ids {
+            self.id(*id);
+        }
+    }
+
+    fn id(&mut self, id: PermitId) {
         self.number(u64::from(id.owner.0));
         self.number(id.seq);
+    }
+
+    fn permit(&mut self, id: PermitId, call: &PendingCall) {
+        self.id(id);
         self.number(call.cost);
         self.instant(call.granted);
         self.instant(call.free_at);
@@ -226,6 +259,18 @@ impl Writer {
         }
         self.instant(presumed.matters_until);
         self.instant(presumed.strict_until);
+    }
+
+    fn learned(&mut self, known: LearnedLimit) {
+        self.maybe(known.limit, Writer::number);
+        self.number(known.period.0);
+        self.instant(known.since);
+        self.instant(known.seen_at);
+        self.maybe(known.higher, |out, higher| {
+            out.instant(higher.since);
+            out.number(higher.least);
+            out.number(u64::from(higher.responses));
+        });
     }
 
     fn clock(&mut self, clock: TrustedClock) {

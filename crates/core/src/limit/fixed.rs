@@ -76,6 +76,7 @@ impl Fixed {
             None if self.counter.pending.is_empty() => Some(self.counter.late_until),
             None => None,
         };
+        let end = end.or_else(|| self.end_without_responses(rule));
         Err(match end {
             Some(end) => CellWait {
                 after: end.since(now),
@@ -103,11 +104,7 @@ impl Fixed {
             }
             self.opened = Some(grant.at);
         }
-        let call = PendingCall {
-            cost: grant.cost,
-            granted: grant.at,
-            free_at: grant.arrives_by + rule.lag(),
-        };
+        let call = PendingCall::new(&grant, grant.arrives_by + rule.lag());
         if rule.holds_until_send() {
             let end = grant.latest + window(rule);
             let late = self.is_late(grant.latest);
@@ -178,6 +175,24 @@ impl Fixed {
                 .filter(|_| !self.counter.pending.any_since(opened))
         };
         self.latest_end.or_else(unproved)
+    }
+
+    /// When the count falls if every pending call was given up: each of them may have opened the
+    /// window until its last instant. `None`: the end of a call is to come, and may be sooner.
+    fn end_without_responses(&self, rule: &Rule) -> Option<Micros> {
+        if self.counter.pending.awaits_end() {
+            return None;
+        }
+        let calls = self.counter.pending.iter().map(|(_, call)| call);
+        let of_window = |call: &&PendingCall| {
+            call.cost > 0 && self.opened.is_none_or(|opened| call.granted >= opened)
+        };
+        let last = calls.filter(of_window).map(|call| call.free_at).max()?;
+        let noted = match self.opened {
+            Some(_) => self.unproven_end,
+            None => Some(self.counter.late_until),
+        };
+        noted.max(Some(last + window(rule)))
     }
 
     /// A call that was granted inside this window surely belongs to it, so the provider's window

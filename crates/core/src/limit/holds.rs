@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::ask::{PermitId, WakeOn};
-use crate::limit::room::CellWait;
+use crate::limit::room::{CellWait, Grant};
 use crate::time::{Micros, Span};
 
 /// A pending call: granted and not settled.
@@ -22,6 +22,20 @@ pub(crate) struct PendingCall {
     pub(crate) granted: Micros,
     /// When it frees if it is never settled.
     pub(crate) free_at: Micros,
+    /// Nobody waits for its response any more, so it frees then and not before.
+    pub(crate) is_given_up: bool,
+}
+
+impl PendingCall {
+    /// A call that was just granted, and frees then if it is never settled.
+    pub(crate) fn new(grant: &Grant, free_at: Micros) -> PendingCall {
+        PendingCall {
+            cost: grant.cost,
+            granted: grant.at,
+            free_at,
+            is_given_up: false,
+        }
+    }
 }
 
 /// Pending calls, by permit.
@@ -66,13 +80,15 @@ impl PendingCalls {
     pub(crate) fn extend(&mut self, id: PermitId, free_at: Micros) {
         if let Some(call) = self.by_id.get_mut(&id) {
             call.free_at = call.free_at.max(free_at);
+            call.is_given_up = false;
         }
     }
 
     /// This call will not be settled: it frees at `free_at` if not earlier.
-    pub(crate) fn shorten(&mut self, id: PermitId, free_at: Micros) {
+    pub(crate) fn give_up(&mut self, id: PermitId, free_at: Micros) {
         if let Some(call) = self.by_id.get_mut(&id) {
             call.free_at = call.free_at.min(free_at);
+            call.is_given_up = true;
             self.lapse_from = Some(self.lapse_from.map_or(free_at, |from| from.min(free_at)));
         }
     }
@@ -105,9 +121,33 @@ impl PendingCalls {
         self.by_id.iter()
     }
 
+    /// Marks a pending call as one whose end is not to come. `false`: there is no such call, or it is
+    /// marked already.
+    pub(crate) fn mark_given_up(&mut self, id: PermitId) -> bool {
+        let call = self.by_id.get_mut(&id);
+        call.is_some_and(|call| !std::mem::replace(&mut call.is_given_up, true))
+    }
+
+    /// The permits of calls whose end is not to come.
+    pub(crate) fn given_up(&self) -> impl Iterator<Item = PermitId> {
+        let calls = self.by_id.iter().filter(|(_, call)| call.is_given_up);
+        calls.map(|(id, _)| *id)
+    }
+
     /// When the first call frees if none is settled.
     pub(crate) fn first_lapse(&self) -> Option<Micros> {
         self.by_id.values().map(|call| call.free_at).min()
+    }
+
+    /// When the last call frees if none is settled.
+    pub(crate) fn last_lapse(&self) -> Option<Micros> {
+        self.by_id.values().map(|call| call.free_at).max()
+    }
+
+    /// May a response, or the news that nothing was sent, free a slot before its last instant?
+    pub(crate) fn awaits_end(&self) -> bool {
+        let mut calls = self.by_id.values();
+        calls.any(|call| !call.is_given_up && call.cost > 0)
     }
 
     /// Was any member granted at or after `at`?
@@ -224,6 +264,9 @@ impl Holds {
                 };
             }
         }
+        if !self.pending.awaits_end() {
+            return self.wait_for_lapses(need, now);
+        }
         // The rest is pending; only a response, or its last instant, frees it.
         let lapse = self
             .pending
@@ -235,11 +278,37 @@ impl Holds {
         }
     }
 
+    /// The same where no end of a call is to come: every slot frees at its time and not before.
+    fn wait_for_lapses(&self, need: u64, now: Micros) -> CellWait {
+        let mut sum = 0_u64;
+        let mut after = Span::ZERO;
+        for (free_at, cost) in self.lapse_times() {
+            if sum >= need {
+                break;
+            }
+            sum = sum.saturating_add(cost);
+            after = free_at.since(now);
+        }
+        CellWait {
+            after,
+            on: WakeOn::Time,
+        }
+    }
+
+    /// When each slot frees, in order, if no pending call is settled.
+    pub(crate) fn lapse_times(&self) -> Vec<(Micros, u64)> {
+        let pending = self.pending.iter();
+        self.in_order(pending.map(|(_, call)| (call.free_at, call.cost)))
+    }
+
     /// When each slot frees, in order, as if pending calls got their response at once.
     pub(crate) fn release_times(&self, hold: Span) -> Vec<(Micros, u64)> {
-        let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
         let pending = self.pending.iter();
-        let pending = pending.map(|(_, call)| (call.granted + hold, call.cost));
+        self.in_order(pending.map(|(_, call)| (call.granted + hold, call.cost)))
+    }
+
+    fn in_order(&self, pending: impl Iterator<Item = (Micros, u64)>) -> Vec<(Micros, u64)> {
+        let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
         let mut slots: Vec<(Micros, u64)> = done.chain(pending).collect();
         slots.sort_unstable();
         slots

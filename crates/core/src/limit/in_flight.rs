@@ -44,14 +44,8 @@ impl InFlight {
             free_at >= grant.latest,
             "an unsettled call is held until it can no longer arrive"
         );
-        self.holds.pending.add(
-            grant.id,
-            PendingCall {
-                cost: grant.cost,
-                granted: grant.at,
-                free_at,
-            },
-        );
+        let call = PendingCall::new(&grant, free_at);
+        self.holds.pending.add(grant.id, call);
     }
 
     /// Adds calls that are already running.

@@ -26,6 +26,8 @@ impl Cell {
         limited: bool,
         now: TimeBounds,
     ) -> bool {
+        let learned_more = self.learn(rule, Some(reading), now);
+        let rule = &*self.effective(rule);
         if let (CellState::Calendar(count), Some(date)) = (&mut self.state, reading.date) {
             count.confirm(now.freeing(), date);
         }
@@ -34,10 +36,12 @@ impl Cell {
         let whole = rule.limit().min(rule.max_cost());
         let reported = reading.limit.map(|limit| rule.less_headroom(limit));
         let before = self.limit(rule, now.lo);
-        let raised = reported.is_some_and(|limit| {
-            let window = rule.stretched(rule.period());
-            self.reported.report_limit(limit, whole, window, now)
-        });
+        let raised = reported
+            .filter(|_| !rule.is_learned())
+            .is_some_and(|limit| {
+                let window = rule.stretched(rule.period());
+                self.reported.report_limit(limit, whole, window, now)
+            });
         // A lower limit explains the 429s of all calls granted before it was known.
         if self.limit(rule, now.lo) < before
             && let CellState::Log(log) = &mut self.state
@@ -67,7 +71,7 @@ impl Cell {
         if limited && !outside && self.is_half_used(rule, ours, now.lo) {
             self.tighten(rule, granted, now.hi);
         }
-        (raised || less) && self.freed(true).freed
+        ((raised || less) && self.freed(true).freed) || learned_more
     }
 
     /// The provider limited a call granted at `granted` and reported nothing about this limit. If
@@ -78,6 +82,7 @@ impl Cell {
         granted: Micros,
         now: TimeBounds,
     ) {
+        let rule = &*self.effective(rule);
         if self.is_half_used(rule, self.used(rule, now.lo), now.lo) {
             self.tighten(rule, granted, now.hi);
         }

@@ -11,6 +11,10 @@ impl Rule {
     /// The same limit for one of `nodes` nodes; `None` if that is nothing.
     #[must_use]
     pub fn node_share(&self, nodes: u32) -> Option<Rule> {
+        if self.is_learned() {
+            // Each node learns it from its own responses, which count the calls of all.
+            return Some(self.clone());
+        }
         let nodes = u64::from(nodes.max(1));
         let burst = match self.algorithm() {
             Algorithm::Bucket { burst, .. } => Some(burst / nodes),

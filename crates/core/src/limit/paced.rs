@@ -32,9 +32,17 @@ pub(crate) fn room(log: &Log, limit: u64, now: Micros) -> Result<(), CellWait> {
     if limit <= ONE_AT_A_TIME
         && let Some(lapse) = log.holds.pending.first_lapse()
     {
-        return Err(CellWait {
-            after: lapse.since(now),
-            on: WakeOn::Event,
+        let last = log.holds.pending.last_lapse();
+        return Err(match log.holds.pending.awaits_end() {
+            true => CellWait {
+                after: lapse.since(now),
+                on: WakeOn::Event,
+            },
+            // No response is to come: the last one of them ends it.
+            false => CellWait {
+                after: last.max(Some(log.due)).unwrap_or(lapse).since(now),
+                on: WakeOn::Time,
+            },
         });
     }
     if now < log.due {

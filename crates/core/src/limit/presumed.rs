@@ -134,6 +134,10 @@ impl Cell {
             return CellChange::default();
         };
         let arrived_by = at;
+        let call = PendingCall {
+            is_given_up: false,
+            ..call
+        };
         let presumed = PresumedCall { call, arrived_by };
         self.presumed.add(id, presumed);
         // A response may still say that it was not counted, so it proves no window to be open.

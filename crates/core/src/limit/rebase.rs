@@ -23,7 +23,8 @@ impl Cell {
     #[must_use]
     pub fn used_up(rule: &Rule, at: Micros) -> Cell {
         let mut cell = Cell::default();
-        if rule.is_of_one_process() {
+        // Where the limit is learned, the next call goes alone, and its response says what remains.
+        if rule.is_of_one_process() || rule.is_learned() {
             return cell;
         }
         let closed = match rule.algorithm() {
@@ -97,6 +98,9 @@ impl Cell {
     /// Calls may be missing from this cell: it keeps what it has and counts as used up for one
     /// period from `at`.
     pub fn close_for_one_period(&mut self, rule: &Rule, at: Micros) {
+        if rule.is_learned() {
+            return self.unlearn();
+        }
         let lost = Cell::used_up(rule, at);
         self.idle_from = self.idle_from.max(at + rule.longest_hold());
         match (&mut self.state, lost.state) {
@@ -122,7 +126,12 @@ impl Cell {
 
     /// When nothing in it can matter any more.
     pub(crate) fn matters_until(&self) -> Micros {
-        self.idle_from.max(self.reported.outside_until())
+        let learned = self
+            .learned
+            .map_or(Micros::default(), |known| known.forgotten_at());
+        self.idle_from
+            .max(self.reported.outside_until())
+            .max(learned)
     }
 
     /// A waiter outside this table must learn when this cell becomes free.

@@ -46,6 +46,7 @@ pub struct Rule {
     headroom: u64,
     shadow: bool,
     of_one_process: bool,
+    learned: bool,
 }
 
 impl Rule {
@@ -103,6 +104,14 @@ impl Rule {
         Ok(Rule::new(Algorithm::InFlight, limit)?.settle_at(SettleAt::End))
     }
 
+    /// A bucket whose number and window only the provider's responses state. Until then nothing is
+    /// known but the window that it documents.
+    pub fn learned(period: Span) -> Result<Rule, RuleError> {
+        let mut rule = Rule::bucket(AMOUNT_MAX, period, AMOUNT_MAX)?;
+        rule.learned = true;
+        Ok(rule)
+    }
+
     fn new(algorithm: Algorithm, limit: u64) -> Result<Rule, RuleError> {
         if limit == 0 || limit > AMOUNT_MAX {
             return Err(RuleError::Limit);
@@ -118,6 +127,7 @@ impl Rule {
             headroom: 0,
             shadow: false,
             of_one_process: false,
+            learned: false,
         })
     }
 
@@ -226,6 +236,23 @@ impl Rule {
             *burst = depth;
         }
         rule
+    }
+
+    /// The same rule with the number and the window that a provider has stated.
+    pub(super) fn stated(&self, limit: Option<u64>, period: Span) -> Rule {
+        let mut rule = self.clone();
+        rule.limit = limit.unwrap_or(AMOUNT_MAX);
+        rule.algorithm = Algorithm::Bucket {
+            period,
+            burst: rule.limit,
+        };
+        rule
+    }
+
+    /// Are its number and window learned from responses?
+    #[must_use]
+    pub fn is_learned(&self) -> bool {
+        self.learned
     }
 
     /// How it counts.

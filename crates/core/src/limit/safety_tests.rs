@@ -233,7 +233,7 @@ fn a_bucket_with_a_counter_lag_refills_after_it() {
         .counter_lag(s(3));
     let permits = ledger.take_all(&rule);
     ledger.arrive_all(&permits);
-    assert_eq!(ledger.wait(&rule), (s(3), WakeOn::Event));
+    assert_eq!(ledger.wait(&rule), (s(3 + 5), WakeOn::Time));
     ledger.advance(s(3));
     assert_eq!(ledger.wait(&rule), (s(5), WakeOn::Time));
 }

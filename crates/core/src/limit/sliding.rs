@@ -101,11 +101,7 @@ impl Log {
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
         } else {
             let free_at = grant.arrives_by + rule.lag() + self.hold(rule);
-            let call = PendingCall {
-                cost: grant.cost,
-                granted: grant.at,
-                free_at,
-            };
+            let call = PendingCall::new(&grant, free_at);
             self.holds.pending.add(grant.id, call);
         }
     }

@@ -109,11 +109,74 @@ fn a_call_that_was_given_up_may_still_arrive() {
     );
     assert_eq!(
         ledger.wait(&rule),
-        (s(15), WakeOn::Event),
+        (s(15), WakeOn::Time),
         "late arrival and window"
     );
     ledger.advance(s(15));
     assert!(ledger.try_one(&rule).is_ok());
+}
+
+/// A call after one that was given up waited until its own deadline, because the cell said that a
+/// response may free the slot sooner. None is to come, so the time is known.
+#[test]
+fn the_wait_after_calls_that_were_given_up_is_a_known_time() {
+    let rules = [
+        sliding(2, s(10)),
+        bucket(2, s(20), 2),
+        Rule::fixed(2, s(10)).unwrap().drift_ppm(0),
+        Rule::paced(2, s(10)).unwrap().drift_ppm(0),
+        Rule::in_flight(2).unwrap(),
+    ];
+    for rule in rules {
+        let mut ledger = TestLedger::new();
+        let permits = ledger.take_all(&rule);
+        for (place, permit) in permits.iter().enumerate() {
+            assert_eq!(ledger.wait(&rule).1, WakeOn::Event, "{rule}, {place}");
+            ledger.advance(s(1));
+            let late = s(5);
+            let age = Span::ZERO;
+            ledger.settle(permit, Outcome::Unknown { age, late });
+        }
+        let (after, on) = ledger.wait(&rule);
+        assert_eq!(on, WakeOn::Time, "{rule}");
+        let snapshot = ledger.table.snapshot(ledger.now.at);
+        let mut stored = TestLedger::new();
+        stored.table.restore(&snapshot, stored.now.at, Span::ZERO);
+        assert_eq!(stored.wait(&rule), (after, on), "{rule} as bytes");
+        ledger.advance(after - Span(1));
+        assert!(ledger.try_one(&rule).is_err(), "{rule} frees no sooner");
+        ledger.advance(Span(1));
+        assert!(ledger.try_one(&rule).is_ok(), "{rule} frees then");
+    }
+}
+
+#[test]
+fn a_call_that_is_under_way_may_end_before_those_that_were_given_up() {
+    for rule in [sliding(2, s(10)), Rule::in_flight(2).unwrap()] {
+        let mut ledger = TestLedger::new();
+        let permits = ledger.take_all(&rule);
+        let (age, late) = (Span::ZERO, s(5));
+        ledger.settle(&permits[0], Outcome::Unknown { age, late });
+        assert_eq!(ledger.wait(&rule).1, WakeOn::Event, "{rule}");
+        let turn = ledger.settle(&permits[1], Outcome::Unsent);
+        assert_eq!(turn.freed.len(), 1, "{rule}");
+        assert!(ledger.try_one(&rule).is_ok(), "{rule}");
+    }
+}
+
+/// A response that comes although its call was given up counts from when it came, as before.
+#[test]
+fn a_settle_after_a_call_was_given_up_still_counts() {
+    let mut ledger = TestLedger::new();
+    let rule = sliding(1, s(10));
+    let permit = ledger.try_one(&rule).unwrap();
+    let (age, late) = (Span::ZERO, s(5));
+    ledger.settle(&permit, Outcome::Unknown { age, late });
+    assert_eq!(ledger.wait(&rule), (s(15), WakeOn::Time));
+    ledger.settle(&permit, Outcome::Alive { extend_by: s(60) });
+    assert_eq!(ledger.wait(&rule), (s(70), WakeOn::Event));
+    ledger.arrive(&permit);
+    assert_eq!(ledger.wait(&rule), (s(10), WakeOn::Time));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //!
 //! Never: decides.
 
+use crate::learned::LearnedView;
 use crate::limit::cell::{Cell, CellState};
 use crate::limit::{Algorithm, Rule, Strictness};
 use crate::time::{Micros, Span, TimeBounds};
@@ -23,6 +24,8 @@ pub struct CellView {
     pub reset_after: Option<Span>,
     /// How strict the provider's window is, as learned from its 429s.
     pub strictness: Strictness,
+    /// What responses have stated, where the limit is learned from them.
+    pub learned: Option<LearnedView>,
 }
 
 impl Cell {
@@ -32,6 +35,7 @@ impl Cell {
         let now = now.into();
         let mut cell = self.clone();
         cell.refresh(rule, now);
+        let rule = &*cell.effective(rule);
         let (window_age, reset_after, strictness) = cell.window(rule, now.lo);
         let remaining = cell
             .remaining(rule, now.lo)
@@ -44,6 +48,7 @@ impl Cell {
             window_age,
             reset_after,
             strictness,
+            learned: cell.learned.map(|known| known.view(now.lo)),
         }
     }
 

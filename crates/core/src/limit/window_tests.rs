@@ -44,6 +44,24 @@ fn h7_a_window_opens_with_its_first_call_and_ends_one_period_later() {
     );
 }
 
+/// H7: the state of a window has one size, however many calls it has counted.
+#[test]
+fn h7_the_state_of_a_window_does_not_grow_with_its_calls() {
+    let mut ledger = TestLedger::new();
+    let rule = fixed(10_000, s(3_600));
+    let mut sizes = Vec::new();
+    for calls in [10, 9_000] {
+        for _ in 0..calls {
+            let permit = ledger.try_one(&rule).unwrap();
+            ledger.arrive(&permit);
+        }
+        sizes.push(ledger.size_of_state());
+    }
+    assert_eq!(ledger.peek(&rule).used, 9_010);
+    // Numbers have more digits; nothing else is added.
+    assert!(sizes[1] < sizes[0] + 50, "{sizes:?}");
+}
+
 #[test]
 fn a_window_ends_one_period_after_its_first_response() {
     let mut ledger = TestLedger::new();

@@ -1,6 +1,6 @@
 //! The behaviour of every guard backend: one suite for all of them.
 //!
-//! A backend implements [`Guards`] and calls `guard_behaviours!`; each behaviour becomes its own
+//! A backend implements [`Guards`], has this module as `behaviour` and calls `guard_behaviours!`; each behaviour becomes its own
 //! test. Time is virtual: the suite passes it to the backend.
 
 use std::num::NonZeroU32;
@@ -64,7 +64,7 @@ pub(crate) const TASK: [Limit; 1] = [limit(50, MINUTE, 15)];
 /// Everything of the suite as tests against `$new()`.
 macro_rules! guard_behaviours {
     ($new:expr; $($name:ident),* $(,)?) => {
-        $(#[test] fn $name() { crate::behaviour::$name(&mut $new()); })*
+        $(#[test] fn $name() { behaviour::$name(&mut $new()); })*
     };
 }
 pub(crate) use guard_behaviours;

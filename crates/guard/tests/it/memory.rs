@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_guard::{GuardKey, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
-use crate::behaviour::{Ask, Decision, Guards, guard_behaviours};
+use crate::behaviour::{self, Ask, Decision, Guards, guard_behaviours};
 
 struct Memory(GuardTable);
 

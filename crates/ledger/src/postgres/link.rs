@@ -83,6 +83,10 @@ impl PostgresAddress {
     pub fn redacted(&self) -> &str {
         &self.text
     }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
 }
 
 fn host_text(host: &Host) -> String {

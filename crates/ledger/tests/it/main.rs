@@ -18,6 +18,7 @@ mod redis;
 mod load;
 mod redis_faults;
 mod postgres_server;
+mod postgres_state;
 mod postgres;
 mod postgres_faults;
 mod stores;

@@ -67,6 +67,7 @@ fn a12_threads_together_take_exactly_the_limit() {
     assert_eq!(taken, 1_000);
 }
 
+/// H7: idle state is swept in the background.
 #[tokio::test]
 async fn idle_cells_are_evicted_while_others_are_in_use() {
     let backend = Memory::new();

@@ -320,6 +320,7 @@ impl WireMessage for CellView {
             reset_after: read_span(words),
             // No behaviour reads it.
             strictness: Strictness::default(),
+            learned: None,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What happens to a redis-server under load, and what its ledger makes of it. The provider's own
 //! log judges.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -29,6 +32,18 @@ fn send(server: &RedisServer, command: &str) {
     assert!(reply.starts_with('+'), "{command}: {reply}");
 }
 
+/// Sends a command on a thread of its own, and returns the reply when it comes.
+fn say_elsewhere(server: &RedisServer, words: &'static [u8]) -> JoinHandle<String> {
+    let address = server.address();
+    std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(words).unwrap();
+        let mut reply = [0; 256];
+        let length = stream.read(&mut reply).unwrap();
+        String::from_utf8_lossy(&reply[..length]).into_owned()
+    })
+}
+
 /// Nothing that it counted is on a disk. What it granted last is unknown to everybody but the owners.
 #[tokio::test]
 async fn a_killed_server_without_a_disk_keeps_the_limit() {
@@ -47,6 +62,41 @@ async fn a_server_that_pauses_keeps_the_limit() {
     let (_ledgers, load) = load(&redis);
     load.more(2 * LIMIT).await;
     send(&redis.server, "CLIENT PAUSE 1500 ALL");
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// A blocked server replies to nobody, and then to all at once.
+#[tokio::test]
+async fn a_server_that_is_blocked_keeps_the_limit() {
+    let redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    load.more(2 * LIMIT).await;
+    let words = b"*3\r\n$5\r\nDEBUG\r\n$5\r\nSLEEP\r\n$3\r\n1.2\r\n";
+    let blocked = say_elsewhere(&redis.server, words);
+    load.more(2 * LIMIT).await;
+    load.judge();
+    assert_eq!(blocked.join().unwrap(), "+OK\r\n");
+}
+
+/// A script of another program runs and runs: the server says BUSY until it is ended.
+#[tokio::test]
+async fn a_busy_server_keeps_the_limit() {
+    let redis = Redis::start();
+    let (_ledgers, load) = load(&redis);
+    send(&redis.server, "CONFIG SET busy-reply-threshold 100");
+    load.more(2 * LIMIT).await;
+    let words = b"*3\r\n$4\r\nEVAL\r\n$17\r\nwhile true do end\r\n$1\r\n0\r\n";
+    let endless = say_elsewhere(&redis.server, words);
+    // It can be ended as soon as the server says that it is busy.
+    while !redis
+        .server
+        .command(&["SCRIPT", "KILL"])
+        .is_ok_and(|reply| reply.starts_with('+'))
+    {
+        tokio::task::yield_now().await;
+    }
+    assert!(endless.join().unwrap().starts_with('-'));
     load.more(2 * LIMIT).await;
     load.judge();
 }

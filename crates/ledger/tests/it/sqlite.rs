@@ -161,6 +161,7 @@ async fn nothing_is_held_back_when_nobody_else_waits() {
     assert_eq!(two.peek("x", &rule).await.remaining, 0);
 }
 
+/// H7: idle state is swept in the background.
 #[tokio::test]
 async fn idle_rows_are_deleted_while_others_are_in_use() {
     let backend = Sqlite::new();

@@ -1,6 +1,6 @@
 //! What the charts and the callers' view show: `GET /v1/history`, `GET /v1/callers`, `GET /v1/config`.
 //!
-//! Promises: reading changes nothing, starts no provider, and does not ask the store.
+//! Promises: reading changes nothing and starts no provider. The store is asked only about waiting calls.
 //!
 //! Never: shows a key.
 
@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tollgate::providers::{ActiveProvider, CallCounts, WaitCounts};
+use tollgate::providers::{ActiveProvider, CallCounts, QueueEstimate, WaitCounts};
 use tollgate_config::config::Caller;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
@@ -75,22 +75,34 @@ pub(super) async fn history(State(api): State<ApiState>, uri: Uri) -> Result<Res
 pub(super) async fn callers(State(api): State<ApiState>) -> Response {
     let config = api.daemon.loaded();
     let configured = &config.config.callers;
+    let mut estimates = Vec::new();
+    for active in api.daemon.registry().started() {
+        let estimate = active.queue_estimate().await;
+        estimates.push((active, estimate));
+    }
     let recent = api.history.callers();
-    let providers: Vec<Value> = api
-        .daemon
-        .registry()
-        .started()
+    let providers: Vec<Value> = estimates
         .iter()
-        .map(|active| callers_of(active, configured, &recent))
+        .map(|(active, estimate)| callers_of(active, estimate, configured, &recent))
         .collect();
+    drop(recent);
     json(&json!({ "window": 3_600, "providers": providers }))
 }
 
-fn callers_of(active: &ActiveProvider, configured: &[Caller], recent: &CallerHistory) -> Value {
+/// Callers that called or wait: one whose calls all wait has ended none.
+fn callers_of(
+    active: &ActiveProvider,
+    estimate: &QueueEstimate,
+    configured: &[Caller],
+    recent: &CallerHistory,
+) -> Value {
     let counts = active.calls_by_caller();
-    let names: Vec<&str> = counts.iter().map(|(name, _)| name.as_str()).collect();
-    let waiting = active.waiting_of(&names);
-    let rows = counts.iter().zip(&waiting).map(|((name, counts), waiting)| {
+    let queue_of = |name: &str| estimate.callers.get(name).cloned().unwrap_or_default();
+    let shown = counts
+        .iter()
+        .filter(|(name, counts)| counts.calls > 0 || queue_of(name).waiting > 0);
+    let rows = shown.map(|(name, counts)| {
+        let queue = queue_of(name);
         let known = configured.iter().find(|caller| caller.name == *name);
         let last_hour = recent.recent(active.name(), name, counts);
         json!({
@@ -100,7 +112,9 @@ fn callers_of(active: &ActiveProvider, configured: &[Caller], recent: &CallerHis
             "rejected": last_hour.rejected,
             "left": last_hour.left,
             "total_calls": counts.calls,
-            "waiting": waiting,
+            "waiting": queue.waiting,
+            "starved": queue.starved,
+            "eta": queue.eta.map(seconds),
             "wait_p50": wait(counts, 500),
             "wait_p99": wait(counts, 990),
             "priority": known.map(|caller| priority_word(caller.priority)),
@@ -115,10 +129,12 @@ fn callers_of(active: &ActiveProvider, configured: &[Caller], recent: &CallerHis
 /// Seconds; `null` if it has sent none.
 fn wait(counts: &CallCounts, permille: u64) -> Option<f64> {
     let waits: &WaitCounts = &counts.waits;
-    let wait = waits.quantile(permille)?;
-    u32::try_from(wait.0 / 1_000)
-        .ok()
-        .map(|millis| f64::from(millis) / 1_000.0)
+    Some(seconds(waits.quantile(permille)?))
+}
+
+/// With three decimals.
+fn seconds(span: Span) -> f64 {
+    f64::from(u32::try_from(span.0 / 1_000).unwrap_or(u32::MAX)) / 1_000.0
 }
 
 fn priority_word(priority: Priority) -> &'static str {
@@ -131,5 +147,5 @@ fn priority_word(priority: Priority) -> &'static str {
 
 /// `GET /v1/config`.
 pub(super) async fn config(State(api): State<ApiState>) -> Response {
-    json(&api.daemon.config_view())
+    json(&api.daemon.config_view().await)
 }

@@ -66,13 +66,18 @@ pub(super) async fn guards(State(api): State<ApiState>) -> Response {
             "limit": class.limit_name(),
             "burst": class.burst(),
             "shadow": class.is_shadow(),
+            "on_store_loss": class.on_store_loss().word(),
             "denied": counts.denied,
             "shadow_denied": counts.shadow_denied,
         })
     });
     let shown: Vec<Value> = shown.collect();
     let mode = guards.limiting().word();
-    json(&json!({ "limiting": mode, "keys": guards.keys(), "guards": shown }))
+    let store = match guards.store_loss() {
+        None => "up",
+        Some(_) => "lost",
+    };
+    json(&json!({ "limiting": mode, "keys": guards.keys(), "store": store, "guards": shown }))
 }
 
 /// `GET /v1/guards/{class}?identifier=`.
@@ -81,7 +86,7 @@ pub(super) async fn guard(
     Path(class): Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    decision_api::guard_status(api.daemon.decisions(), &class, &uri)
+    decision_api::guard_status(api.daemon.decisions(), &class, &uri).await
 }
 
 /// `POST /v1/limiting {"mode": "off"}`: whether guards reject; `null` = as configured.

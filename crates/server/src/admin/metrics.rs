@@ -10,7 +10,7 @@ use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use tollgate::providers::EntityMetrics;
+use tollgate::providers::{EntityMetrics, share};
 use tollgate_core::alert::{Alert, AlertKind};
 
 use super::routes::ApiState;
@@ -39,16 +39,19 @@ pub(super) async fn serve(State(api): State<ApiState>, headers: HeaderMap) -> Re
 pub(super) async fn by_entity(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
     let fields = RequestFields::of_query(&uri, &["entity", "provider"])?;
     let (entity, provider) = (fields.entity()?, fields.name("provider")?);
-    if provider.is_none() {
-        // Configured providers are listed before their first call.
-        for one in &api.daemon.loaded().config.providers {
-            api.daemon.registry().named(&one.name).ok();
-        }
-    }
     let registry = api.daemon.registry();
-    let found = registry
-        .metrics(entity.as_deref(), provider.as_deref())
-        .await;
+    let idle = idle_providers(&api, entity.as_deref(), provider.as_deref());
+    let found = match provider.as_deref() {
+        Some(name) if idle.iter().any(|(known, _)| known == name) => Ok(Vec::new()),
+        name => registry.metrics(entity.as_deref(), name).await,
+    };
+    let found = found.or_else(|unknown| {
+        if idle.is_empty() {
+            Err(unknown)
+        } else {
+            Ok(Vec::new())
+        }
+    });
     let Ok(found) = found else {
         let body = json!({ "success": false, "error": "UnknownEntity" });
         return Ok((StatusCode::NOT_FOUND, json(&body)).into_response());
@@ -56,6 +59,7 @@ pub(super) async fn by_entity(State(api): State<ApiState>, uri: Uri) -> Result<R
     let entities: Map<String, Value> = found
         .iter()
         .map(|one| (one.key.clone(), entity_json(one)))
+        .chain(idle)
         .collect();
     let alerts: Vec<Value> = found
         .iter()
@@ -76,18 +80,51 @@ pub(super) async fn decisions(State(api): State<ApiState>, uri: Uri) -> Result<R
     if !(1..=KEPT_MAX).contains(&limit) {
         return Err(wrong("limit", "a number from 1 to 1024"));
     }
+    let provider = fields.name("provider")?;
+    if let Some(name) = &provider {
+        api.daemon.registry().named_or_unknown(name)?;
+    }
     let filter = DecisionFilter {
-        provider: fields.name("provider")?,
+        provider,
         id: fields.name("id")?,
         limit,
     };
     Ok(json(&api.daemon.decision_log().last(&filter)))
 }
 
+/// Configured providers that nobody has called: they are listed, and not started by it. What remains of their limits
+/// is not known before.
+fn idle_providers(
+    api: &ApiState,
+    entity: Option<&str>,
+    provider: Option<&str>,
+) -> Vec<(String, Value)> {
+    let started = api.daemon.registry().started();
+    let is_started = |name: &str| started.iter().any(|active| active.name() == name);
+    let loaded = api.daemon.loaded();
+    let all = loaded.config.providers.iter().map(|one| one.name.clone());
+    let wanted = all.filter(|name| {
+        let is_asked = |asked: Option<&str>| asked.is_none_or(|asked| asked == name);
+        is_asked(entity) && is_asked(provider) && !is_started(name)
+    });
+    let none = json!(null);
+    wanted
+        .map(|name| {
+            let value = json!({
+                "entity": name, "tokens_remaining": none, "requests_in_window": 0, "capacity": none,
+                "api_remaining": none, "api_limit": none, "reset_at": none, "reset_in_seconds": none,
+                "is_in_cooldown": false, "is_degraded": false, "total_requests": 0,
+                "total_429_errors": 0, "recent_429_rate": 0, "cache_hits": 0, "cache_misses": 0,
+                "cache_hit_rate": 0.0,
+            });
+            (name, value)
+        })
+        .collect()
+}
+
 fn entity_json(one: &EntityMetrics) -> Value {
     let counts = &one.counts;
     let reported = one.reported.as_ref();
-    let lookups = counts.cache_hits.saturating_add(counts.cache_misses);
     json!({
         "entity": one.entity.as_deref().unwrap_or(&one.provider),
         "tokens_remaining": one.tokens_remaining,
@@ -104,14 +141,14 @@ fn entity_json(one: &EntityMetrics) -> Value {
         "recent_429_rate": counts.limited_last_minute,
         "cache_hits": counts.cache_hits,
         "cache_misses": counts.cache_misses,
-        "cache_hit_rate": share(counts.cache_hits, lookups),
+        "cache_hit_rate": one.cache_hit_rate(),
     })
 }
 
 /// The level, the entity, the message, and the value under the name of its kind.
 fn alert_json(alert: &Alert) -> Value {
     let value = match alert.kind {
-        AlertKind::Remaining | AlertKind::Rate429 => json!(alert.value),
+        AlertKind::Remaining | AlertKind::Rate429 | AlertKind::StoreLost => json!(alert.value),
         AlertKind::CacheHitRate => json!(share(alert.value, 1_000_000)),
     };
     json!({
@@ -120,13 +157,4 @@ fn alert_json(alert: &Alert) -> Value {
         "message": alert.to_string(),
         alert.kind.as_str(): value,
     })
-}
-
-/// 0 to 1, with four decimals; 0 of nothing.
-#[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
-fn share(part: u64, of: u64) -> f64 {
-    if of == 0 {
-        return 0.0;
-    }
-    (part as f64 / of as f64 * 10_000.0).round() / 10_000.0
 }

@@ -62,7 +62,7 @@ pub(super) fn parameter_schema(name: &str) -> Value {
         "priority" => json!({ "enum": PRIORITIES }),
         "cost" => cost_text(),
         "url" => url(),
-        "entity" => json!({ "type": "string", "pattern": "^[ -~]{1,128}$" }),
+        "entity" => json!({ "type": "string", "pattern": "^[!-~]{1,128}$" }),
         "caller" => json!({ "type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$" }),
         "provider" => with_example(text(), "tmdb"),
         "guard" => with_example(text(), "api"),
@@ -197,6 +197,21 @@ fn headers() -> Value {
     })
 }
 
+/// What a guard means for tasks.
+fn task_settings() -> Value {
+    let properties = json!({
+        "max_pending": { "type": ["integer", "null"] },
+        "retry_delay": { "type": "number" },
+        "wait": { "type": "number" },
+        "retries": { "type": "integer" },
+        "factor": { "type": "number" },
+    });
+    object(
+        &["max_pending", "retry_delay", "wait", "retries", "factor"],
+        properties,
+    )
+}
+
 fn reply_schemas() -> Value {
     json!({
         "Object": { "type": "object" },
@@ -219,6 +234,7 @@ fn reply_schemas() -> Value {
             "use_within": { "type": ["number", "null"] },
             "provider": { "type": "string" },
             "guard": { "type": "string" },
+            "task": task_settings(),
             "error": { "type": "string" },
             "message": { "type": "string" },
             "hint": { "type": "string" },
@@ -248,14 +264,16 @@ fn reply_schemas() -> Value {
             "reason": { "type": ["string", "null"] },
             "message": { "type": ["string", "null"] },
         })),
-        "Guards": object(&["limiting", "keys", "guards"], json!({
+        "Guards": object(&["limiting", "keys", "store", "guards"], json!({
             "limiting": { "enum": ["on", "off", "shadow"] },
             "keys": { "type": "integer" },
-            "guards": { "type": "array", "items": object(&["name", "limit", "burst", "shadow", "denied", "shadow_denied"], json!({
+            "store": { "enum": ["up", "lost"] },
+            "guards": { "type": "array", "items": object(&["name", "limit", "burst", "shadow", "on_store_loss", "denied", "shadow_denied"], json!({
                 "name": { "type": "string" },
                 "limit": { "type": "string" },
                 "burst": { "type": "integer" },
                 "shadow": { "type": "boolean" },
+                "on_store_loss": { "enum": ["closed", "local-share", "open"] },
                 "denied": { "type": "integer" },
                 "shadow_denied": { "type": "integer" },
             })) },
@@ -437,6 +455,10 @@ fn desk_schemas() -> Value {
             "domain": { "type": "string" },
             "provider": { "type": ["string", "null"] },
             "limited": { "type": "boolean" },
+            "next_run": { "type": ["number", "null"] },
+            "queued": { "type": "boolean" },
+            "failures": { "type": "integer" },
+            "last": { "type": ["object", "null"] },
         })),
         "Sources": object(&["sources"], json!({ "sources": { "type": "array", "items": reference("Source") } })),
         "Tasks": object(&["queues", "active_queues"], json!({

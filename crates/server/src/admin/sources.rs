@@ -10,14 +10,17 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tollgate_config::{Config, amount};
-use tollgate_core::time::Span;
+use tollgate_core::schedule::{Cron, RESULT_PATH_FORM};
+use tollgate_core::time::{Span, Wall};
 
 use super::desk::on_desk;
 use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
 use crate::daemon::Daemon;
 use crate::decision_api::{RequestFields, respond, wrong};
-use crate::desk::{Desk, Source, is_cron};
+use crate::desk::{Desk, Source, SourceRun};
+use crate::json::epoch;
+use crate::scheduler::Output;
 
 const SOURCE: [&str; 6] = ["name", "url", "every", "cron", "priority", "output"];
 
@@ -29,8 +32,12 @@ pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiErr
     let work = |desk: &Desk, daemon: &Daemon| {
         let config = daemon.loaded();
         let sources = desk.sources()?;
-        let shown = sources.iter();
-        let shown = shown.map(|source| source_json(daemon, &config.config, source));
+        let runs = desk.source_runs()?;
+        let shown = sources.iter().map(|source| {
+            let mut shown = source_json(daemon, &config.config, source);
+            add_run(&mut shown, runs.get(&source.name));
+            shown
+        });
         Ok(shown.collect::<Vec<Value>>())
     };
     let shown = on_desk(&api, work).await?;
@@ -85,6 +92,10 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
             "at most 64 letters, digits, `-`, `_` and `.`",
         ));
     }
+    if fields.url()?.is_none() {
+        let hint = "send the URL that the source reads, such as \"https://api.example.org/v1/x\"";
+        return Err(ApiError::bad_request("`url` is missing", hint));
+    }
     fields.target()?;
     fields.priority()?;
     let every = fields.name("every")?;
@@ -95,8 +106,11 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
         return Err(wrong("every", "a duration of at least 1s such as \"5m\""));
     }
     let cron = fields.name("cron")?;
-    if cron.as_deref().is_some_and(|cron| !is_cron(cron)) {
-        return Err(wrong("cron", "five fields such as \"0 6 * * *\""));
+    if cron
+        .as_deref()
+        .is_some_and(|cron| Cron::parse(cron).is_none())
+    {
+        return Err(wrong("cron", "five fields such as \"0 6 * * *\", in UTC"));
     }
     if every.is_some() && cron.is_some() {
         return Err(ApiError::bad_request(
@@ -112,26 +126,63 @@ fn source(fields: &RequestFields) -> Result<Source, ApiError> {
         ));
     }
     Ok(Source {
+        priority: fields.name("priority")?,
+        output: output(fields, &name)?,
         name,
         url,
         every,
         cron,
-        priority: fields.name("priority")?,
-        output: fields.name("output")?,
     })
 }
 
-/// Within the name of a parameter that holds a key, as APIs call them: a name that is refused by mistake
-/// costs its user a look at the message, a key that is stored is lost.
-const KEY_WORDS: [&str; 8] = [
+/// Where results go.
+fn output(fields: &RequestFields, name: &str) -> Result<Option<String>, ApiError> {
+    let output = fields.name("output")?;
+    let Some(text) = &output else {
+        return Ok(None);
+    };
+    // A name such as `..` is none for a file.
+    let is_usable = |output: &Output| match output {
+        Output::File(path) => path.expand(name, "bin", Wall(0)).is_some(),
+        Output::Nowhere | Output::Stdout | Output::Webhook(_) => true,
+    };
+    if !Output::parse(Some(text)).as_ref().is_some_and(is_usable) {
+        return Err(wrong("output", RESULT_PATH_FORM));
+    }
+    if text.contains("://") && holds_key(text) {
+        return Err(ApiError::bad_request(
+            "`output` holds a user, a password or a key, and sources are stored in clear",
+            "use an address without it",
+        ));
+    }
+    Ok(output)
+}
+
+/// Words of the name of a parameter that holds a key, as APIs call them.
+const KEY_WORDS: [&str; 10] = [
     "key",
+    "auth",
+    "authorization",
+    "oauth",
+    "sig",
+    "signature",
+    "appid",
+    "pass",
+    "pwd",
+    "jwt",
+];
+
+/// Beginnings and ends of such words: `accesstoken`, `hapikey`, `passwd`, `credentials`. No ordinary word
+/// has them.
+const KEY_PARTS: [&str; 8] = [
     "token",
     "secret",
     "passw",
-    "auth",
-    "sig",
-    "appid",
     "credential",
+    "apikey",
+    "accesskey",
+    "authkey",
+    "appkey",
 ];
 
 /// Does a URL hold a user or a key?
@@ -148,10 +199,34 @@ fn holds_key(url: &str) -> bool {
         .chain(in_path.filter(|part| part.contains('=')));
     let is_key = |parameter: &str| {
         let name = parameter.split('=').next().unwrap_or_default();
-        let name = decoded(name).to_ascii_lowercase();
-        KEY_WORDS.iter().any(|word| name.contains(word))
+        let words = words(&decoded(name));
+        let is_part = |word: &str| KEY_PARTS.iter().any(|part| word.contains(part));
+        let is_key = |word: &String| KEY_WORDS.contains(&word.as_str()) || is_part(word);
+        // The same word in pieces: `api.key`, `appId`.
+        words.iter().any(is_key) || KEY_WORDS.contains(&words.concat().as_str())
     };
     authority.contains('@') || parameters.any(is_key)
+}
+
+/// The words of a name, in lower case: `X-Api-Key`, `api_key` and `apiKey` have the word `key`, and
+/// `monkey` has not.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for letter in name.chars() {
+        let begins = was_lower && letter.is_ascii_uppercase();
+        was_lower = letter.is_ascii_lowercase() || letter.is_ascii_digit();
+        if begins || !letter.is_ascii_alphanumeric() {
+            words.push(String::new());
+        }
+        if letter.is_ascii_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.push(letter.to_ascii_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// A name with its `%5F` as letters, also if they were written so twice.
@@ -175,6 +250,27 @@ fn decoded(name: &str) -> String {
         name = plain;
     }
     name
+}
+
+/// When it runs next, and how its last fetch went.
+fn add_run(shown: &mut Value, run: Option<&SourceRun>) {
+    let default = SourceRun::default();
+    let run = run.unwrap_or(&default);
+    let state = run.state;
+    let next = state
+        .next
+        .map(|next| next.max(state.not_before.unwrap_or(next)));
+    shown["next_run"] = json!(next.map(epoch));
+    shown["queued"] = json!(run.is_queued);
+    shown["failures"] = json!(state.failures);
+    shown["last"] = json!(run.result.as_ref().map(|result| json!({
+        "at": state.last.map(epoch),
+        "result": result.outcome,
+        "status": result.status,
+        "bytes": result.bytes,
+        "output": result.output,
+        "error": result.error,
+    })));
 }
 
 /// A source, and who limits it.

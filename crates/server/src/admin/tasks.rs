@@ -131,7 +131,7 @@ pub(super) async fn can_submit(
         cost: 1,
     };
     let asks = decisions.guard_asks(&[request])?;
-    let denied = decisions.check(&asks)?.denied;
+    let denied = decisions.check(&asks).await?.denied;
     Ok(verdict(
         denied.as_ref().map(|denied| denied.reason()),
         denied.and_then(|denied| denied.retry_in),

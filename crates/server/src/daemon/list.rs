@@ -12,7 +12,8 @@ use tollgate_core::time::Now;
 use tollgate_ledger::Ledger;
 
 use super::Daemon;
-use super::view::{Cooldown, cooldown, domains, store_word};
+use super::live::was_called;
+use super::view::{Cooldown, cooldown, domains, epoch_after, store_word};
 
 /// A provider in a list.
 #[derive(Clone, Debug, Serialize)]
@@ -29,6 +30,10 @@ pub struct ProviderSummary {
     pub hold: Option<&'static str>,
     /// What cools down.
     pub(super) cooldowns: Vec<Cooldown>,
+    /// Only the cache responds, because little of a quota remains.
+    pub degraded: bool,
+    /// A limit of a minute or longer of which nothing remains.
+    pub(super) used_up: Option<UsedUp>,
     /// `up`, or `lost`: then the ledger counts nothing, and `on_store_loss` applies.
     pub store: &'static str,
     /// Waiting calls.
@@ -37,6 +42,13 @@ pub struct ProviderSummary {
     pub started: bool,
     /// The problems of a newer version of its file.
     pub problems: Vec<String>,
+}
+
+/// A limit that is used up.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct UsedUp {
+    limit: String,
+    reset_at: Option<f64>,
 }
 
 impl Daemon {
@@ -61,10 +73,15 @@ impl Daemon {
                 domains: domains(one),
                 state: overview.state.as_str(),
                 hold: overview.hold.map(OperatorHold::as_str),
+                degraded: overview.is_degraded,
+                used_up: overview.used_up.clone().map(|(limit, reset)| UsedUp {
+                    limit,
+                    reset_at: reset.map(|reset| epoch_after(now, reset)),
+                }),
                 cooldowns: cooldowns(overview, now),
                 store,
                 waiting: active.map_or(0, |active| active.waiting()),
-                started: active.is_some(),
+                started: active.is_some_and(|active| was_called(active)),
                 problems: state.problems_of(one),
             });
         }
@@ -86,6 +103,8 @@ impl Daemon {
             state: health.state.as_str(),
             hold: health.hold.map(OperatorHold::as_str),
             cooldowns: Vec::new(),
+            degraded: false,
+            used_up: None,
             store: store_word(registry.ledger().loss_reason().as_ref()),
             waiting: active.waiting(),
             started: true,
@@ -93,18 +112,25 @@ impl Daemon {
         })
     }
 
-    /// All problems: of the store while it is lost, of stored rows that were damaged since the
+    /// All problems: of the stores while they are lost, of stored rows that were damaged since the
     /// start, of a log that grows, then of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let state = self.snapshot();
         let lost = self.shared.registry.ledger().loss_reason();
         let lost = lost.map(|why| format!("error: the store is lost: {why}"));
+        let guards = self.decisions().guards().store_loss();
+        let guards = guards.map(|why| format!("error: the store of guards is lost: {why}"));
         let loaded = state.loaded.problems.iter().map(ToString::to_string);
         let listen_errors = state.listen_errors.into_iter().map(|error| error.message);
         let damaged = damaged_rows(self.shared.registry.ledger());
         let held = held_log(self.shared.registry.ledger());
-        let problems = lost.into_iter().chain(damaged).chain(held).chain(loaded);
+        let problems = lost
+            .into_iter()
+            .chain(guards)
+            .chain(damaged)
+            .chain(held)
+            .chain(loaded);
         problems
             .chain(state.build_error)
             .chain(listen_errors)

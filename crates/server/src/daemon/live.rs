@@ -11,7 +11,7 @@ use tollgate_core::health::{HealthState, OperatorHold};
 
 use super::Daemon;
 use super::list::ProviderSummary;
-use super::view::{self, Cooldown, Limit, Queue, Saved};
+use super::view::{self, Cooldown, Estimate, Limit, Queue, Saved};
 
 /// The most entities whose limits are shown live: more lanes than a screen has.
 const ENTITIES_MAX: usize = 24;
@@ -30,11 +30,19 @@ pub(crate) struct LiveProvider {
     /// Calls per second that may be sent at present.
     rate: Option<f64>,
     degraded: bool,
+    /// Degrade mode begins below this and ends at the second number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degrade: Option<[u64; 2]>,
     cooldowns: Vec<Cooldown>,
+    /// What is sent at a pace learned from 429s.
+    estimated_limits: Vec<Estimate>,
     limits: Vec<LiveLimit>,
     queue: Option<Queue>,
     saved: Option<Saved>,
+    /// Calls have come; a look at it is none.
     started: bool,
+    /// Its limits apply; `enabled: false` counts and sends.
+    enabled: bool,
     /// How many errors its file has.
     problems: usize,
 }
@@ -62,7 +70,7 @@ impl Daemon {
             .collect();
         let (parts, learned) = active.parts_and_429s(&asked).await;
         let (now, status) = (active.now(), active.status());
-        let queue = view::queue(self.registry(), active, parts.first());
+        let queue = view::queue(active).await;
         let degraded = parts.iter().any(|part| part.is_degraded);
         let of_part = |(entity, part): (Option<&str>, PartStatus)| {
             let entity = entity.map(str::to_owned);
@@ -87,21 +95,32 @@ impl Daemon {
             err_rate_30s: view::decimals(u64::from(status.err_rate.0)),
             rate: status.rate.map(|rate| view::decimals(rate.millionths())),
             degraded,
+            degrade: configured
+                .and_then(|one| one.provider.degrade)
+                .map(|degrade| [degrade.below, degrade.recover]),
             cooldowns: learned
                 .cooldowns
                 .into_iter()
                 .map(|one| view::cooldown(one, now))
                 .collect(),
+            estimated_limits: learned.limits.into_iter().map(view::estimate).collect(),
             limits: asked.into_iter().zip(parts).flat_map(of_part).collect(),
             queue: Some(queue),
             saved: Some(view::saved(active)),
-            started: true,
+            started: was_called(active),
+            enabled: configured.is_none_or(|one| one.provider.enabled),
             problems: configured.map_or(0, |one| {
                 let is_error = |problem: &&Problem| problem.level == Level::Error;
                 one.problems.iter().filter(is_error).count()
             }),
         }
     }
+}
+
+/// A provider starts when somebody looks at it too.
+pub(super) fn was_called(active: &ActiveProvider) -> bool {
+    let counts = active.calls_by_caller();
+    counts.iter().any(|(_, counts)| counts.calls > 0) || active.waiting() > 0
 }
 
 impl LiveProvider {
@@ -131,11 +150,14 @@ impl From<ProviderSummary> for LiveProvider {
             err_rate_30s: 0.0,
             rate: None,
             degraded: false,
+            degrade: None,
+            estimated_limits: Vec::new(),
             cooldowns: summary.cooldowns,
             limits: Vec::new(),
             queue: None,
             saved: None,
             started: summary.started,
+            enabled: true,
             problems: 0,
         }
     }

@@ -7,10 +7,11 @@
 
 use serde::Serialize;
 use tollgate::Error;
+use tollgate::providers::{ActiveProvider, PartStatus};
 use tollgate_config::{Level, Problem};
 
 use super::Daemon;
-use super::view::{Setting, StoreState, setting};
+use super::view::{Limit, Setting, StoreState, limits, setting};
 use crate::gateway::ListenerKind;
 
 /// The whole configuration.
@@ -32,6 +33,16 @@ struct ProviderSettings {
     name: String,
     source: String,
     settings: Vec<Setting>,
+    /// The limits that were learned from its responses.
+    learned: Vec<LearnedLimit>,
+}
+
+/// A learned limit, and the entity that it is for.
+#[derive(Clone, Debug, Serialize)]
+struct LearnedLimit {
+    entity: Option<String>,
+    #[serde(flatten)]
+    limit: Limit,
 }
 
 /// A problem of a file.
@@ -48,7 +59,18 @@ struct ProblemView {
 
 impl Daemon {
     /// The whole configuration: providers with a file, and built-in ones that were called.
-    pub(crate) fn config_view(&self) -> ConfigView {
+    pub(crate) async fn config_view(&self) -> ConfigView {
+        let mut view = self.settings_view();
+        for active in self.shared.registry.started() {
+            let mut shown = view.providers.iter_mut();
+            if let Some(provider) = shown.find(|one| one.name == active.name()) {
+                provider.learned = learned(&active).await;
+            }
+        }
+        view
+    }
+
+    fn settings_view(&self) -> ConfigView {
         let state = self.snapshot();
         let loaded = &state.loaded;
         let own = loaded.config.providers.len();
@@ -79,6 +101,7 @@ impl Daemon {
                 name: name.to_owned(),
                 source: one.source.clone(),
                 settings: one.values.iter().map(setting).collect(),
+                learned: Vec::new(),
             });
         }
         loaded
@@ -140,4 +163,25 @@ fn problem_view(problem: &Problem, provider: Option<&str>) -> ProblemView {
         message: problem.what.clone(),
         hint: problem.remedy.clone(),
     }
+}
+
+/// The limits that a provider has learned, of calls without an entity and of each entity.
+async fn learned(active: &ActiveProvider) -> Vec<LearnedLimit> {
+    let entities = active.entities();
+    let names = || std::iter::once(None).chain(entities.iter().map(|name| Some(name.as_str())));
+    let asked: Vec<Option<&str>> = names().collect();
+    let (parts, _) = active.parts_and_429s(&asked).await;
+    let now = active.now();
+    let of_part = |(entity, part): (Option<&str>, PartStatus)| {
+        let limits = limits(part.limits, now).into_iter();
+        let learned = limits.filter(Limit::is_learned);
+        let entity = entity.map(str::to_owned);
+        learned
+            .map(move |limit| LearnedLimit {
+                entity: entity.clone(),
+                limit,
+            })
+            .collect::<Vec<_>>()
+    };
+    names().zip(parts).flat_map(of_part).collect()
 }

@@ -8,10 +8,10 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+use tollgate::Error;
 use tollgate::providers::{
     ActiveProvider, CooldownStatus, EstimatedLimit, LimitStatus, PartStatus,
 };
-use tollgate::{Error, ProviderRegistry};
 use tollgate_config::config::Store;
 use tollgate_config::overlay::canonical_key;
 use tollgate_config::{EffectiveValue, LoadedProvider};
@@ -101,7 +101,7 @@ struct FailingPath {
 
 /// A limit that Tollgate estimates from 429s.
 #[derive(Clone, Debug, Serialize)]
-struct Estimate {
+pub(super) struct Estimate {
     /// `provider`, an entity, or `key 2`.
     of: String,
     /// Calls per second; `null` = not known yet.
@@ -131,6 +131,26 @@ pub(super) struct Limit {
     reserve: u64,
     window_start: Option<f64>,
     reset_at: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    learned: Option<Learned>,
+}
+
+impl Limit {
+    /// Is it learned from responses?
+    pub(super) fn is_learned(&self) -> bool {
+        self.learned.is_some()
+    }
+}
+
+/// A limit that responses state.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Learned {
+    limit: Option<u64>,
+    period: f64,
+    /// Since when it is what it is.
+    since: f64,
+    /// When a response last stated it.
+    seen: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -145,9 +165,12 @@ pub(super) struct Queue {
     high: usize,
     normal: usize,
     low: usize,
-    /// Seconds until the last of them is served; `null` = until an operator says otherwise.
+    /// Seconds until the last of them is sent that is sent; `null` = until an operator says otherwise, or as long as
+    /// more urgent calls take everything.
     eta: Option<f64>,
-    /// Waiting calls of each configured caller.
+    /// Calls that are not sent while more urgent ones take everything.
+    starved: u64,
+    /// Waiting calls of each caller.
     callers: BTreeMap<String, CallerInQueue>,
     /// What the calls wait for, and how many.
     waiting_for: BTreeMap<&'static str, usize>,
@@ -156,6 +179,7 @@ pub(super) struct Queue {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CallerInQueue {
     waiting: u64,
+    starved: u64,
     eta: Option<f64>,
 }
 
@@ -194,7 +218,7 @@ impl Daemon {
             .chain(names.iter().map(|name| Some(&**name)))
             .collect();
         let (parts, learned) = active.parts_and_429s(&asked).await;
-        let queue = queue(&self.shared.registry, &active, parts.first());
+        let queue = queue(&active).await;
         let mut parts = parts.into_iter();
         let part = |part: PartStatus| Entity {
             limits: limits(part.limits, now),
@@ -356,7 +380,7 @@ fn part_name(of: Option<String>) -> String {
     of.unwrap_or_else(|| "provider".to_owned())
 }
 
-fn estimate(one: EstimatedLimit) -> Estimate {
+pub(super) fn estimate(one: EstimatedLimit) -> Estimate {
     Estimate {
         of: part_name(one.of),
         rate: one.rate.map(|rate| decimals(rate.millionths())),
@@ -391,6 +415,12 @@ pub(super) fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
                 reserve: limit.reserve,
                 window_start: view.and_then(|view| Some(epoch_before(now, view.window_age?))),
                 reset_at: view.and_then(|view| Some(epoch_after(now, view.reset_after?))),
+                learned: view.and_then(|view| view.learned).map(|learned| Learned {
+                    limit: learned.limit,
+                    period: seconds(learned.period),
+                    since: epoch_before(now, learned.age),
+                    seen: epoch_before(now, learned.seen),
+                }),
             }
         })
         .collect()
@@ -408,26 +438,24 @@ pub(super) fn saved(active: &ActiveProvider) -> Saved {
 }
 
 /// Waiting calls, and when they are served.
-pub(super) fn queue(
-    registry: &ProviderRegistry,
-    active: &ActiveProvider,
-    whole: Option<&PartStatus>,
-) -> Queue {
-    let callers = active.caller_queues(registry, whole).into_iter();
-    let callers = callers.map(|one| {
+pub(super) async fn queue(active: &ActiveProvider) -> Queue {
+    let estimate = active.queue_estimate().await;
+    let callers = estimate.callers.into_iter().map(|(caller, one)| {
         let queue = CallerInQueue {
             waiting: one.waiting,
+            starved: one.starved,
             eta: one.eta.map(seconds),
         };
-        (one.caller, queue)
+        (caller, queue)
     });
     Queue {
         high: active.waiting_at(Priority::High),
         normal: active.waiting_at(Priority::Normal),
         low: active.waiting_at(Priority::Low),
-        eta: active.eta_from(whole).map(seconds),
+        eta: estimate.eta.map(seconds),
+        starved: estimate.starved,
         callers: callers.collect(),
-        waiting_for: active.waiting_for(),
+        waiting_for: active.waiting_for().await,
     }
 }
 

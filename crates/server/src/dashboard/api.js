@@ -8,8 +8,11 @@ export class Refused extends Error {
   }
 }
 
-export async function get(path) {
-  return read(await fetch(path, { credentials: 'same-origin', headers: { accept: 'application/json' } }));
+// Samples come each second: three may be late.
+const QUIET_MAX = 3500;
+
+export async function get(path, signal) {
+  return read(await fetch(path, { signal, credentials: 'same-origin', headers: { accept: 'application/json' } }));
 }
 
 export async function change(method, path, body) {
@@ -37,6 +40,10 @@ export class Stream {
     this.kinds = ['sample', 'transition', 'notice', 'alert'];
     this.tries = 0;
     this.last = 0;
+    // A daemon that hangs closes nothing: without a sample for this long the stream is opened anew.
+    setInterval(() => {
+      if (this.source && performance.now() - this.heardAt > QUIET_MAX) this.lose();
+    }, 500);
   }
 
   want(kind, isWanted) {
@@ -48,11 +55,13 @@ export class Stream {
 
   open() {
     this.close();
+    this.heardAt = performance.now();
     const source = new EventSource(`/v1/events?kinds=${this.kinds.join(',')}`);
     this.source = source;
     for (const kind of [...this.kinds, 'lost']) {
       source.addEventListener(kind, (event) => {
         if (this.source !== source) return;
+        this.heardAt = performance.now();
         // A stream that is opened again repeats what this page has already.
         const id = Number(event.lastEventId) || 0;
         if (kind !== 'sample' && kind !== 'decision' && id) {
@@ -65,19 +74,24 @@ export class Stream {
       });
     }
     source.onerror = () => {
-      if (this.source !== source) return;
-      this.status('lost');
-      this.close();
-      // The browser gives up after an error status, so the page tries itself.
-      this.tries += 1;
-      this.timer = setTimeout(() => this.probe(), Math.min(1000 * this.tries, 5000));
+      if (this.source === source) this.lose();
     };
+  }
+
+  // The browser gives up after an error status, so the page tries itself.
+  lose() {
+    this.status('lost');
+    this.close();
+    this.tries += 1;
+    this.timer = setTimeout(() => this.probe(), Math.min(1000 * this.tries, 5000));
   }
 
   // Why is there no stream? A session that ended is not a network that is gone.
   async probe() {
     try {
-      await get('/v1/callers');
+      const stop = new AbortController();
+      const late = setTimeout(() => stop.abort(), QUIET_MAX);
+      await get('/v1/history?span=1m', stop.signal).finally(() => clearTimeout(late));
       this.open();
     } catch (error) {
       if (error.status === 401 || error.status === 403) this.status('refused', error);

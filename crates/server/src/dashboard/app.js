@@ -15,6 +15,7 @@ import { grouped, look, percent, plural, span, stateKey } from './words.js';
 
 const ICONS = {
   overview: 'M2.5 2.5h4v5h-4zM9.5 2.5h4v3h-4zM9.5 8.5h4v5h-4zM2.5 10.5h4v3h-4z',
+  providers: 'M2.5 3h11v3h-11zM2.5 10h11v3h-11zM5 4.5h.01M5 11.5h.01',
   callers: 'M8 8a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM3 13.5c.4-2.6 2.4-4 5-4s4.6 1.4 5 4',
   calls: 'M2.5 4h11M2.5 8h11M2.5 12h7',
   events: 'M8 1.8v3M8 11.2v3M1.8 8h3M11.2 8h3M8 8h.01',
@@ -33,7 +34,7 @@ const $ = (id) => document.getElementById(id);
 const main = $('main');
 let view = null;
 let current = '';
-let selected = -1;
+let selected = null;
 let isDirty = false;
 let isSignedOut = false;
 const context = { config: null };
@@ -83,7 +84,9 @@ setInterval(() => {
   const isStale = !isSignedOut && (lag > 3.5 || (state.link === 'lost' && state.sample !== null));
   document.body.classList.toggle('is-stale', isStale);
   hide($('stale'), !isStale);
-  if (isStale) put($('stale'), `${span(Math.round(lag))} old, reconnecting`);
+  // Announced once; the seconds are for the eyes.
+  put(staleText, isStale ? 'The daemon does not answer: reconnecting' : '');
+  if (isStale) put(staleAge, `${span(Math.round(lag))} old, reconnecting`);
 }, 500);
 
 function announce(before) {
@@ -94,19 +97,23 @@ function announce(before) {
   }
 }
 
+const [staleText, staleAge] = $('stale').children;
+
 // --- the shell ---
 
 const facts = h('div.facts');
 const themeButton = h('button.icon', { type: 'button', 'aria-label': 'Light or dark', title: 'Light or dark (t)', onclick: () => theme(true) }, '◑');
 $('bar').append(facts, h('button', { type: 'button', onclick: () => palette(), 'aria-label': 'Commands' }, h('span.long', null, 'Commands '), h('span.short', { 'aria-hidden': 'true' }, '⌕'), h('kbd', { 'aria-hidden': 'true' }, 'Ctrl K')), themeButton);
 const parts = { providers: h('b'), waiting: h('b'), store: h('span'), live: h('span.state') };
-facts.append(parts.providers, ' · ', parts.waiting, ' · ', parts.store, ' · ', parts.live);
+const known = h('span', { hidden: true }, ' · ', parts.providers, ' · ', parts.waiting, ' · ', parts.store);
+facts.append(parts.live, known);
 
 function drawBar() {
   if (!state.sample) {
     put(parts.live, state.link === 'lost' ? 'no connection' : 'connecting…');
     return;
   }
+  hide(known, false);
   put(parts.providers, plural(state.providers.size, 'provider'));
   put(parts.waiting, `${grouped(state.sample.waiting)} waiting`);
   put(parts.store, state.sample.store === 'up' ? 'store ok' : 'store lost');
@@ -120,9 +127,9 @@ function drawBar() {
 }
 
 const railProviders = h('div.rail-providers');
-const railMore = h('div.rail-more.mute', { hidden: true });
+const railMore = h('a.rail-more.mute', { href: '#/providers', hidden: true });
 const links = VIEWS.map(([name, title, href]) => h('a', { href, 'data-view': name, title }, svg('svg', { viewBox: '0 0 16 16', 'aria-hidden': 'true' }, svg('path', { d: ICONS[name] })), h('span', null, title)));
-$('rail').append(h('div.brand', null, h('img', { src: '/page/icon.svg', alt: '' }), h('span', null, 'Tollgate')), links[0], railProviders, railMore, ...links.slice(1));
+$('rail').append(h('div.brand', null, h('img', { src: '/page/icon.svg', alt: '' }), h('span', null, 'Tollgate')), links[0], h('a.rail-small', { href: '#/providers', 'data-view': 'providers', title: 'Providers' }, svg('svg', { viewBox: '0 0 16 16', 'aria-hidden': 'true' }, svg('path', { d: ICONS.providers })), h('span', null, 'Providers')), railProviders, railMore, ...links.slice(1));
 
 function drawRail() {
   const all = ranked();
@@ -136,7 +143,7 @@ function drawRail() {
     put(mark, shape);
     put(text, word);
     const limit = tightest(one);
-    put(left, limit ? percent(share(limit)) : '');
+    put(left, limit && limit.period >= 60 ? percent(share(limit)) : '');
     if (current === `provider/${one.name}`) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   });
@@ -150,10 +157,11 @@ function drawRail() {
 
 let lastIcon = '';
 function drawTitle() {
-  const worst = state.sample && ranked().find((one) => !['normal', 'idle', 'degrade'].includes(stateKey(one, state.sample.store)));
+  const worst = state.sample && ranked().find((one) => !['normal', 'idle', 'unlimited', 'degrade'].includes(stateKey(one, state.sample.store)));
   const key = worst ? stateKey(worst, state.sample.store) : 'normal';
   const { shape, word, tone } = look(key);
-  const title = worst ? `${shape} ${worst.name} ${word.toLowerCase()}` : 'Tollgate';
+  const place = current.startsWith('provider/') ? current.slice(9) : (VIEWS.find(([name]) => name === current) || ['', ''])[1];
+  const title = `${worst ? `${shape} ${worst.name} ${word.toLowerCase()} · ` : ''}${place ? `${place} · ` : ''}Tollgate`;
   if (document.title !== title) document.title = title;
   if (tone !== lastIcon) {
     lastIcon = tone;
@@ -179,27 +187,39 @@ matchMedia('(prefers-color-scheme: light)').addEventListener('change', () => the
 
 // --- routes ---
 
+let hasRouted = false;
+
 function route() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   const params = new URLSearchParams(query || '');
   const [first, second] = path.split('/').map(decodeURIComponent);
   const next = first === 'provider' && second ? `provider/${second}` : VIEWS.some(([name]) => name === first) ? first : 'overview';
+  const isList = first === 'providers';
   if (isSignedOut) return;
   const isSame = next === current && view;
   closeSheet();
   if (isSame && ['overview', 'events'].includes(next)) {
     context.params = params;
     draw();
+    if (isList) $('providers').scrollIntoView();
     return;
   }
   if (view && view.leave) view.leave();
   current = next;
-  selected = -1;
+  select(null);
   Object.assign(context, { params, name: second, replaceParams: (changed) => history.replaceState(null, '', `#/${path}${String(changed) ? `?${changed}` : ''}`) });
   const module = first === 'provider' && second ? provider : VIEWS.find(([name]) => name === next)[4];
   view = module.mount(main, context);
   scrollTo(0, 0);
   draw();
+  // Where a reader of the screen is now; not at the first view, which has not been asked for.
+  const heading = main.querySelector('h1');
+  if (heading && hasRouted) {
+    heading.tabIndex = -1;
+    heading.focus({ preventScroll: true });
+  }
+  hasRouted = true;
+  if (isList) $('providers').scrollIntoView();
 }
 addEventListener('hashchange', route);
 
@@ -216,11 +236,13 @@ addEventListener('keydown', (event) => {
     return;
   }
   if (event.key === 'Escape') {
+    if (selected !== null && !document.querySelector('.sheet')) select(null);
     if (isTyping && event.target.blur && !event.target.closest('dialog')) event.target.blur();
     else closeSheet();
     return;
   }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (localStorage.getItem('keys') === 'off' && event.key.length === 1 && event.key !== '?') return;
   const isGo = performance.now() - prefix < 1000;
   prefix = 0;
   if (isGo && (GO[event.key] || event.key === 'p')) {
@@ -235,20 +257,43 @@ addEventListener('keydown', (event) => {
     if (filter) filter.focus();
     else palette();
   } else if (event.key === 'j' || event.key === 'k') move(event.key === 'j' ? 1 : -1);
-  else if (event.key === 'Enter' && !event.target.closest('a, button, summary')) openSelected();
+  else if (event.key === 'Enter' && selected !== null && (event.target === document.body || event.target.closest('h1, main'))) {
+    if (event.target.closest('a, button, summary')) return;
+    // The same key would press the button that the sheet focuses.
+    event.preventDefault();
+    openSelected();
+  }
 });
 
+// The selected row is remembered by what it shows, not by its place: lists move. A view may hold its list meanwhile.
+function select(row) {
+  for (const one of document.querySelectorAll('.at')) if (one !== row) one.classList.remove('at');
+  selected = row ? row.dataset.key || row : null;
+  if (row) {
+    row.classList.add('at');
+    row.scrollIntoView({ block: 'nearest' });
+  }
+  if (view && view.onSelect) view.onSelect(row);
+}
+
+function indexOfSelected(all) {
+  return selected === null ? -1 : all.findIndex((row) => row === selected || row.dataset.key === selected);
+}
+
 function move(step) {
-  const all = view && view.rows ? view.rows() : [];
+  let all = view && view.rows ? view.rows() : [];
   if (!all.length) return;
-  if (all[selected]) all[selected].classList.remove('at');
-  selected = Math.max(0, Math.min(all.length - 1, selected + step));
-  all[selected].classList.add('at');
-  all[selected].scrollIntoView({ block: 'nearest' });
+  if (selected === null && view.onSelect) {
+    view.onSelect(all[0]);
+    all = view.rows();
+  }
+  const at = indexOfSelected(all);
+  select(all[Math.max(0, Math.min(all.length - 1, at + step))]);
 }
 
 function openSelected() {
-  const row = view && view.rows ? view.rows()[selected] : null;
+  const all = view && view.rows ? view.rows() : [];
+  const row = all[indexOfSelected(all)];
   if (!row) return;
   if (row.open && row.tagName === 'TR') row.open();
   else (row.querySelector('a, button') || row).click();
@@ -263,7 +308,8 @@ function palette() {
     ...VIEWS.map(([, title, href, keys]) => ({ title, keys, run: go(href) })),
     { title: 'Light or dark', keys: 't', run: () => theme(true) },
     { title: 'Help: keys', keys: '?', run: openHelp },
-    { title: 'Sign out', run: () => change('DELETE', '/v1/session').then(() => location.reload()).catch(() => {}) },
+    { title: localStorage.getItem('keys') === 'off' ? 'Single-letter keys: switch on' : 'Single-letter keys: switch off', run: () => localStorage.setItem('keys', localStorage.getItem('keys') === 'off' ? 'on' : 'off') },
+    ...(sessionStorage.getItem('session') ? [{ title: 'Sign out', run: () => change('DELETE', '/v1/session').then(() => { sessionStorage.removeItem('session'); location.reload(); }).catch(() => {}) }] : []),
   ]);
 }
 
@@ -282,6 +328,7 @@ function signIn(error) {
     event.preventDefault();
     try {
       await change('POST', '/v1/session', { token: input.value });
+      sessionStorage.setItem('session', 'yes');
       isSignedOut = false;
       start();
     } catch (failure) {

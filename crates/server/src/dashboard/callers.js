@@ -2,13 +2,13 @@
 
 import { get } from './api.js';
 import { h, hide, put, rows } from './dom.js';
-import { grouped, percent, span } from './words.js';
+import { etaOf, grouped, percent, span } from './words.js';
 
 export function mount(root) {
   const body = h('div');
   const empty = h('div.table', { hidden: true }, h('div.empty', null, h('b', null, 'Every call is '), h('code', null, 'default'), h('b', null, '.'), ' Put @name in the base URL: ', h('code', null, '/tmdb@scanner/3')));
   const nothing = h('div.table', { hidden: true }, h('div.empty', null, 'No call has come through Tollgate since it started.'));
-  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Shares of the calls that were sent in the last hour; ticks are at_least and at_most of the configuration.'), empty, nothing, body);
+  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Shares of the calls that were sent in the last hour; ticks are at_least and at_most of the configuration, as parts of the whole bar. Waits are since the start.'), empty, nothing, body);
   async function load() {
     const reply = await get('/v1/callers').catch(() => null);
     if (!reply || !root.isConnected) return;
@@ -16,12 +16,40 @@ export function mount(root) {
     const isDefault = shown.length > 0 && shown.every((one) => one.callers.every((caller) => caller.name === 'default'));
     hide(empty, !isDefault);
     hide(nothing, shown.length > 0);
-    shown.sort((a, b) => total(b) - total(a));
-    rows(body, shown, (one) => one.name, makeProvider, updateProvider);
+    shown.sort((a, b) => total(b) - total(a) || (a.name < b.name ? -1 : 1));
+    // Sections outside the window are drawn when they are scrolled to.
+    rows(body, shown, (one) => one.name, makeProvider, (element, one) => {
+      element.data = one;
+      seen.observe(element);
+      if (element.isSeen || !element.isDrawn) drawSoon(element);
+    });
   }
+  const due = new Set();
+  let frame = 0;
+  function drawSoon(element) {
+    due.add(element);
+    if (!frame) frame = requestAnimationFrame(drawSome);
+  }
+  // Some milliseconds of each frame: hundreds of providers are no reason to miss one.
+  function drawSome() {
+    const end = performance.now() + 8;
+    for (const element of due) {
+      due.delete(element);
+      updateProvider(element, element.data);
+      element.isDrawn = true;
+      if (performance.now() > end) break;
+    }
+    frame = due.size ? requestAnimationFrame(drawSome) : 0;
+  }
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      entry.target.isSeen = entry.isIntersecting;
+      if (entry.isIntersecting) drawSoon(entry.target);
+    }
+  }, { rootMargin: '200px' });
   load();
   const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
-  return { update() {}, rows: () => [...body.querySelectorAll('tbody tr')], leave: () => clearInterval(timer) };
+  return { update() {}, rows: () => [...body.querySelectorAll('tbody tr')], leave: () => { clearInterval(timer); cancelAnimationFrame(frame); seen.disconnect(); } };
 }
 
 function total(provider) {
@@ -30,8 +58,8 @@ function total(provider) {
 
 function makeProvider(provider) {
   const parts = { stack: h('div.stack', { role: 'img' }), ticks: h('div.ticks', { 'aria-hidden': 'true' }), body: h('tbody') };
-  const titles = [['Caller', ''], ['Share', '.num'], ['Calls', '.num'], ['Sent', '.num.drop-1'], ['Waiting', '.num'], ['Wait p50', '.num.drop-2'], ['p99', '.num'], ['Rejected', '.num.drop-1'], ['Left early', '.num.drop-2']];
-  const element = h('section', null, h('h2', null, h('a', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name)), parts.stack, parts.ticks, h('div.table.scroll', null, h('table', null, h('thead', null, h('tr', null, ...titles.map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), parts.body)));
+  const titles = [['Caller', ''], ['Share', '.num'], ['Calls', '.num'], ['Sent', '.num.drop-1'], ['Waiting', '.num'], ['Done in', '.num'], ['Wait p50', '.num.drop-2'], ['p99', '.num'], ['Rejected', '.num.drop-1'], ['Left early', '.num.drop-2']];
+  const element = h('section', null, h('h2', null, h('a', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name)), parts.stack, parts.ticks, h('div.table.scroll', null, h('table.callers', null, h('thead', null, h('tr', null, ...titles.map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), parts.body)));
   element.parts = parts;
   return element;
 }
@@ -44,6 +72,8 @@ function updateProvider(element, provider) {
     piece.className = `fill-${callers.indexOf(one) % 3}`;
     piece.style.flexGrow = String(one.sent / all);
     put(piece, one.sent / all > 0.08 ? one.name : '');
+    const title = `${one.name} ${percent(one.sent / all)}`;
+    if (piece.title !== title) piece.title = title;
   });
   stack.setAttribute('aria-label', callers.map((one) => `${one.name} ${percent(one.sent / all)}`).join(', '));
   const marks = callers.flatMap((one) => [['at_least', one.at_least], ['at_most', one.at_most]].filter(([, share]) => share).map(([word, share]) => ({ id: `${one.name} ${word}`, text: `${one.name} ${word} ${percent(share)}`, share })));
@@ -51,11 +81,11 @@ function updateProvider(element, provider) {
   rows(ticks, marks, (one) => one.id, (one) => h('span', null, one.text), (mark, one) => { mark.style.left = `${Math.min(88, one.share * 100)}%`; });
   rows(body, callers, (one) => one.name, makeRow, (row, one) => {
     const { cells } = row;
-    const values = [percent(one.sent / all), grouped(one.calls), grouped(one.sent), one.waiting ? grouped(one.waiting) : '–', one.wait_p50 === null ? '–' : span(one.wait_p50), one.wait_p99 === null ? '–' : span(one.wait_p99), one.rejected ? grouped(one.rejected) : '–', one.left ? grouped(one.left) : '–'];
+    const values = [percent(one.sent / all), grouped(one.calls), grouped(one.sent), one.waiting ? grouped(one.waiting) : '–', etaOf(one), one.wait_p50 === null ? '–' : span(one.wait_p50), one.wait_p99 === null ? '–' : span(one.wait_p99), one.rejected ? grouped(one.rejected) : '–', one.left ? grouped(one.left) : '–'];
     values.forEach((value, at) => put(cells[at + 1], value));
   });
 }
 
 function makeRow(one) {
-  return h('tr', null, h('td', null, h('a.name', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name), one.priority ? h('span.mute', null, ` ${one.priority}`) : null), ...['.num', '.num', '.num.drop-1', '.num', '.num.drop-2', '.num', '.num.drop-1', '.num.drop-2'].map((more) => h(`td${more}`)));
+  return h('tr', null, h('td', null, h('a.name', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name), one.priority ? h('span.mute', null, ` ${one.priority}`) : null), ...['.num', '.num', '.num.drop-1', '.num', '.num.eta', '.num.drop-2', '.num', '.num.drop-1', '.num.drop-2'].map((more) => h(`td${more}`)));
 }

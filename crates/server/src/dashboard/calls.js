@@ -2,13 +2,13 @@
 
 import { get } from './api.js';
 import { copyButton, h, hide, put, rows } from './dom.js';
-import { CALLS_MAX, onCall, state } from './state.js';
+import { CALLS_MAX, onOlderCalls, state } from './state.js';
 import { clock, grouped, span } from './words.js';
 
 const SHOWN_MAX = 200;
 // Above so many calls a second nobody reads along: fewer rows, twice a second.
 const FAST = 100;
-const SHOWN_FAST = 40;
+const SHOWN_FAST = 30;
 const SOURCES = ['upstream', 'cache', 'stale', 'shared', 'merged', 'tollgate'];
 const TONES = { upstream: 'mute', cache: 'stale', stale: 'stale', shared: 'info', merged: 'info', tollgate: 'stop' };
 
@@ -21,10 +21,11 @@ export function mount(root, context) {
     control.value = params.get(name) || '';
     return control;
   };
-  const names = [...state.providers.keys()].sort();
+  const names = [...new Set([...state.providers.keys(), params.get('provider')].filter(Boolean))].sort();
+  const callers = [...new Set([...state.calls.map((call) => call.caller || 'default'), params.get('caller')].filter(Boolean))].sort();
   const text = field('q', 'Filter');
   text.id = 'filter';
-  const selects = [field('provider', 'every provider', names), field('source', 'every source', SOURCES), field('decision', 'every decision', ['allow', 'queue', 'reject'])];
+  const selects = [field('provider', 'every provider', names), field('caller', 'every caller', callers), field('source', 'every source', SOURCES), field('decision', 'every decision', ['allow', 'queue', 'reject'])];
   const body = h('tbody');
   const count = h('span.mute');
   const newer = h('button.newer', { type: 'button', hidden: true, onclick: () => { held = null; update(true); } });
@@ -33,12 +34,11 @@ export function mount(root, context) {
   root.replaceChildren(h('h1', null, 'Calls'), h('div.filters', null, text, ...selects, count), newer, table);
   context.stream.want('decision', true);
   let held = null;
-  let missing = '';
   let isFast = false;
   let drawnAt = 0;
   let counted = { at: performance.now(), seen: state.callsSeen };
   table.addEventListener('mouseenter', () => { held = { shown: [...matching()], seen: state.callsSeen }; });
-  table.addEventListener('mouseleave', () => { held = null; update(true); });
+  table.addEventListener('mouseleave', () => { if (!body.querySelector('.at')) { held = null; update(true); } });
 
   function set(name, value) {
     if (value) params.set(name, value);
@@ -74,27 +74,27 @@ export function mount(root, context) {
     const fresh = held ? state.callsSeen - held.seen : 0;
     hide(newer, fresh === 0);
     put(newer, `${grouped(fresh)} new ↑`);
-    const caller = params.get('caller');
-    put(count, `${shown.length >= (isFast ? SHOWN_FAST : SHOWN_MAX) ? `the newest ${shown.length}` : grouped(shown.length)} of ${grouped(Math.min(state.callsSeen, CALLS_MAX))} seen${caller ? `, caller ${caller}` : ''}`);
+    put(count, `${shown.length >= (isFast ? SHOWN_FAST : SHOWN_MAX) ? `the newest ${shown.length}` : grouped(shown.length)} of ${grouped(Math.min(state.callsSeen, CALLS_MAX))} seen`);
     hide(empty, shown.length > 0);
     hide(body.parentElement, shown.length === 0);
-    put(empty, state.calls.length ? 'No call matches the filters.' : `Waiting for calls… ${missing}`);
+    put(empty, state.calls.length ? 'No call matches the filters.' : 'Waiting for calls…');
   }
   // Older calls, where the daemon keeps them.
-  get('/openapi.json').then((api) => {
-    if (api.paths['/v1/decisions']) return get('/v1/decisions?limit=200');
-    missing = 'This daemon keeps no list of earlier calls, so only those that happen while the page is open are shown.';
-    return {};
-  }).then((reply) => {
-    const known = new Set(state.calls.map((call) => call.id));
-    const older = (reply.decisions || []).filter((call) => !known.has(call.id)).sort((a, b) => a.ts - b.ts);
-    const live = state.calls.splice(0);
-    older.forEach(onCall);
-    live.reverse().forEach(onCall);
-    state.callsSeen = state.calls.length;
-    update();
+  const of = params.get('provider') ? `&provider=${encodeURIComponent(params.get('provider'))}` : '';
+  get(`/v1/decisions?limit=500${of}`).then((reply) => {
+    onOlderCalls(reply.decisions || []);
+    update(true);
   }).catch(() => {});
-  return { update, rows: () => [...body.children], leave: () => context.stream.want('decision', false) };
+  return {
+    update,
+    rows: () => [...body.children],
+    // The list holds still while a row is selected.
+    onSelect(row) {
+      held = row ? held || { shown: [...matching()], seen: state.callsSeen } : null;
+      update(true);
+    },
+    leave: () => context.stream.want('decision', false),
+  };
 }
 
 export function callRow(call, open, isOne) {
@@ -107,9 +107,22 @@ export function callRow(call, open, isOne) {
     h('td', null, h('span.pill', { 'data-tone': TONES[call.source] || 'mute' }, call.source)),
     h('td.num.mono.drop-1', null, call.wait ? span(call.wait) : '–'),
     h('td.num.drop-2', null, call.attempts || '–'),
-    h('td.num.mono', null, h('button.quiet.tone', { type: 'button', 'data-tone': tone, 'aria-label': `${call.method} ${call.path}: status ${call.status || 'none'}, why` }, call.status || call.reason || '–')));
+    h('td.num.mono', null, h('button.quiet.tone', { type: 'button', 'data-tone': tone, 'aria-label': `${call.method || 'permit'} ${call.path || call.entity || call.provider || ''}: status ${call.status || 'none'}, why` }, statusOf(call))));
   row.open = open;
   return row;
+}
+
+const REASONS = { limit: 'limit', cooldown: 'cool-down', sleep: 'sleeping', degraded: 'saving quota', cache_only: 'cache only', concurrency: 'at a time', queue_full: 'queue full', deadline: 'too late', paused: 'paused', client_gone: 'left', off_peak: 'off-peak', store_lost: 'store lost', shutdown: 'shutdown', too_costly: 'too costly' };
+
+function reasonOf(call) {
+  return REASONS[call.reason] || (call.reason || '').replaceAll('_', ' ');
+}
+
+// Why Tollgate rejected it stands beside the status.
+function statusOf(call) {
+  const isRejected = call.decision === 'reject' || call.source === 'tollgate';
+  const why = call.reason && (isRejected || !call.status) ? reasonOf(call) : '';
+  return [call.status, why].filter(Boolean).join(' ') || '–';
 }
 
 const STEP_TONES = { queued: 'mute', joined: 'mute', queue: 'ok', allow: 'ok', sent: 'info', response: 'ok', cooldown: 'wait', failed: 'stop', cache: 'stale', stale: 'stale', reject: 'stop', end: 'text' };
@@ -135,9 +148,10 @@ export function openSheet(call) {
     at = step.at;
   }
   const close = h('button.quiet', { type: 'button', 'aria-label': 'Close', onclick: () => closeSheet() }, 'Close');
-  const facts = [['provider', call.provider], ['entity', call.entity], ['caller', call.caller || 'default'], ['priority', call.priority], ['decision', `${call.decision}${call.reason ? `: ${call.reason}` : ''}${call.limit ? ` (${call.limit})` : ''}`], ['source', call.source], ['wait', span(call.wait)], ['attempts', call.attempts], ['status', call.status], ['id', call.id]];
-  const sheet = h('aside.sheet', { role: 'dialog', 'aria-label': `Call ${call.id}` },
-    h('div.row', null, h('h1.grow', null, 'Why'), close),
+  const facts = [['provider', call.provider], ['entity', call.entity], ['caller', call.caller || 'default'], ['priority', call.priority], ['decision', `${call.decision}${call.reason ? `: ${reasonOf(call)}` : ''}${call.limit ? ` (${call.limit})` : ''}`], ['source', call.source], ['wait', span(call.wait)], ['attempts', call.attempts], ['status', call.status], ['id', call.id]];
+  const isModal = innerWidth < 720;
+  const sheet = h('aside.sheet', { role: 'dialog', 'aria-modal': isModal ? 'true' : null, 'aria-label': `Call ${call.id}` },
+    h('div.row', null, h('h2.grow', null, 'Why'), close),
     h('p.mono', null, `${call.method || ''} ${call.path || ''}`),
     bar, h('p.mute', null, `${clock(call.ts)}, ${span(end)} in all, ${span(call.wait)} of it waiting`),
     h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, span(step.at)), h('span.shape', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'aria-hidden': 'true' }, STEP_SHAPES[step.kind] || '·'), h('span', null, step.text)))),
@@ -145,6 +159,8 @@ export function openSheet(call) {
     h('div.row', null, h('code', null, `tollgate why ${call.id}`), copyButton(`tollgate why ${call.id}`)));
   sheet.from = from;
   document.body.append(sheet);
+  // On a phone it covers everything: what is behind it cannot be reached.
+  document.getElementById('app').inert = isModal;
   close.focus();
 }
 
@@ -152,6 +168,7 @@ export function closeSheet() {
   const sheet = document.querySelector('.sheet');
   if (!sheet) return false;
   sheet.remove();
+  document.getElementById('app').inert = false;
   if (sheet.from && sheet.from.isConnected) sheet.from.focus();
   return true;
 }

@@ -5,7 +5,7 @@ import { h } from './dom.js';
 import { clock, look, short, span } from './words.js';
 
 const FONT = '11px system-ui, sans-serif';
-const LEFT = 48;
+const LEFT_MIN = 34;
 const BOTTOM = 20;
 const TOP = 6;
 const charts = new Set();
@@ -52,6 +52,7 @@ export class Chart {
     this.from = history.until - length * history.every;
     this.tops = this.options.stack ? stacked(this.values) : this.values;
     const highest = this.tops.reduce((most, list) => list.reduce((one, value) => Math.max(one, value), most), 0);
+    this.isAny = highest > 0 || this.limit > 0;
     this.top = Math.max(highest, this.limit, 0.001) * 1.1;
     this.paint();
     this.drawLegend();
@@ -68,9 +69,18 @@ export class Chart {
     return Math.max(asked, this.length * this.history.every);
   }
 
+  // As wide as the longest label of the axis.
+  measure(pen) {
+    pen.font = FONT;
+    const step = niceStep(this.top);
+    let widest = 0;
+    for (let value = 0; value <= this.top; value += step) widest = Math.max(widest, pen.measureText(this.format(value)).width);
+    this.left = Math.max(LEFT_MIN, Math.ceil(widest) + 14);
+  }
+
   x(time) {
     const start = this.history.until - this.seconds;
-    return LEFT + ((time - start) / this.seconds) * (this.width - LEFT - 8);
+    return this.left + ((time - start) / this.seconds) * (this.width - this.left - 8);
   }
 
   y(value) {
@@ -79,7 +89,7 @@ export class Chart {
 
   timeAt(offset) {
     if (!this.history) return null;
-    return this.history.until - this.seconds + ((offset - LEFT) / (this.width - LEFT - 8)) * this.seconds;
+    return this.history.until - this.seconds + ((offset - this.left) / (this.width - this.left - 8)) * this.seconds;
   }
 
   indexAt(time) {
@@ -103,6 +113,13 @@ export class Chart {
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
     pen.font = FONT;
+    this.measure(pen);
+    if (!this.isAny) {
+      pen.fillStyle = colour('mute');
+      pen.textAlign = 'center';
+      pen.fillText('no calls in this time', this.width / 2, this.height / 2);
+      return;
+    }
     this.paintGrid(pen);
     this.paintBands(pen);
     this.tops.map((list, at) => [list, this.lines[at], this.options.stack && at ? this.tops[at - 1] : null]).forEach(([list, line, below]) => this.paintLine(pen, list, line, below));
@@ -120,18 +137,18 @@ export class Chart {
     for (let value = 0; value <= this.top; value += step) {
       const y = Math.round(this.y(value)) + 0.5;
       pen.beginPath();
-      pen.moveTo(LEFT, y);
+      pen.moveTo(this.left, y);
       pen.lineTo(this.width - 8, y);
       pen.stroke();
-      pen.fillText(this.format(value), LEFT - 8, y);
+      pen.fillText(this.format(value), this.left - 8, y);
     }
     pen.textAlign = 'center';
-    const every = TIME_STEPS.find((one) => one * (this.width - LEFT) >= this.seconds * 74) || 43200;
+    const every = TIME_STEPS.find((one) => one * (this.width - this.left) >= this.seconds * 74) || 43200;
     const zone = new Date().getTimezoneOffset() * 60;
     const start = this.history.until - this.seconds;
     for (let time = Math.ceil((start - zone) / every) * every + zone; time <= this.history.until; time += every) {
       const x = this.x(time);
-      if (x > LEFT + 16 && x < this.width - 24) pen.fillText(timeLabel(time, every), x, this.height - 8);
+      if (x > this.left + 16 && x < this.width - 24) pen.fillText(timeLabel(time, every), x, this.height - 8);
     }
   }
 
@@ -185,7 +202,7 @@ export class Chart {
     pen.strokeStyle = colour('text');
     pen.setLineDash([4, 3]);
     pen.beginPath();
-    pen.moveTo(LEFT, y);
+    pen.moveTo(this.left, y);
     pen.lineTo(this.width - 8, y);
     pen.stroke();
     pen.restore();
@@ -194,7 +211,7 @@ export class Chart {
   paintCursor(pen) {
     if (cursor === null) return;
     const x = Math.round(this.x(cursor)) + 0.5;
-    if (x < LEFT || x > this.width - 8) return;
+    if (x < this.left || x > this.width - 8) return;
     pen.strokeStyle = colour('mute');
     pen.beginPath();
     pen.moveTo(x, TOP);

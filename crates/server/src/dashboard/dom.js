@@ -36,6 +36,7 @@ export function rows(parent, items, key, make, update) {
     let element = known.get(id);
     if (!element) {
       element = make(item);
+      element.dataset.key = id;
       known.set(id, element);
     }
     update(element, item);

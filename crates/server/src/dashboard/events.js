@@ -1,32 +1,50 @@
 // 5 Events: what changed and who did it; the same kind within a minute folds.
 
-import { h, hide, put, rows } from './dom.js';
+import { h, hide, put, rows, set } from './dom.js';
 import { now, state } from './state.js';
 import { clock, look, span } from './words.js';
 
-const KINDS = { transition: 'states', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store' };
+const KINDS = { transition: 'states', degrade: 'quota', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store' };
 const SHAPES = { info: ['○', 'info'], warning: ['▲', 'wait'], error: ['■', 'stop'] };
 
 export function mount(root, context) {
   const list = h('ul.events');
   const empty = h('div.empty');
-  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which events' });
+  const choices = ['', ...Object.keys(KINDS)].map((one) => [one, h('a.button.chip', { role: 'button', href: `#/events${one ? `?kind=${one}` : ''}` }, KINDS[one] || 'all')]);
+  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which events' }, ...choices.map(([, chip]) => chip));
+  let held = null;
   root.replaceChildren(h('div.row', null, h('h1.grow', null, 'Events'), chips), h('div.table', null, list, empty));
   root.querySelector('.table').style.marginTop = '12px';
 
   function update() {
     const kind = context.params.get('kind') || '';
     const provider = context.params.get('provider');
-    chips.replaceChildren(...['', ...Object.keys(KINDS)].map((one) => h('a.button.chip', { role: 'button', href: `#/events${one ? `?kind=${one}` : ''}`, 'aria-pressed': String(one === kind) }, KINDS[one] || 'all')));
-    const shown = state.events.filter((event) => (!kind || event.kind === kind) && (!provider || event.provider === provider));
-    const open = shown.filter((event) => event.kind === 'alert' && event.status === 'firing');
+    for (const [one, chip] of choices) set(chip, 'aria-pressed', String(one === kind));
+    const shown = (held || state.events).filter((event) => !isEcho(event)).filter((event) => (!kind || event.kind === kind) && (!provider || event.provider === provider));
+    const open = openAlerts(shown);
     const folded = fold([...open, ...shown.filter((event) => !open.includes(event))]).slice(0, 200);
     rows(list, folded, (one) => one.key, makeRow, updateRow);
     hide(empty, folded.length > 0);
-    const quiet = state.events.length ? now() - state.events[0].ts : (performance.now() - state.startedAt) / 1000;
-    put(empty, kind ? `No such event. ${kind === 'alert' ? 'Alerts appear here once the provider’s file sets `alerts`.' : ''}` : `Quiet for ${span(Math.max(1, Math.round(quiet)))}`);
+    const began = context.config && context.config.started ? now() - context.config.started : (performance.now() - state.startedAt) / 1000;
+    const quiet = state.events.length ? now() - state.events[0].ts : began;
+    put(empty, kind ? `No such event. ${kind === 'alert' ? 'Alerts appear here once the provider’s file sets `alerts`.' : ''}` : `Quiet for ${span(Math.max(1, Math.round(quiet)))}${state.events.length ? '' : ' since this page was opened'}`);
   }
-  return { update, rows: () => [...list.children] };
+  return { update, rows: () => [...list.children], onSelect: (row) => { held = row ? held || [...state.events] : null; if (!row) update(); } };
+}
+
+// Alerts whose newest message says that they fire.
+function openAlerts(events) {
+  const seen = new Set();
+  return events.filter((event) => {
+    if (event.kind !== 'alert' || seen.has(event.alert)) return false;
+    seen.add(event.alert);
+    return event.status === 'firing';
+  });
+}
+
+// An operator's command is listed itself; the state that follows from it says nothing new.
+function isEcho(event) {
+  return event.kind === 'transition' && event.text.endsWith(': by an operator');
 }
 
 // Newest first: neighbours of the same kind, provider and text within a minute become one.
@@ -34,7 +52,7 @@ function fold(events) {
   const out = [];
   for (const event of events) {
     const last = out[out.length - 1];
-    const isSame = last && last.event.kind === event.kind && last.event.provider === event.provider && (event.kind !== 'transition' || last.event.to === event.to) && last.event.ts - event.ts < 60;
+    const isSame = last && last.event.kind === event.kind && last.event.provider === event.provider && (event.kind !== 'transition' || last.event.to === event.to) && last.event.ts - event.ts < 60 && (event.kind === 'cooldown' || last.event.text === event.text) && event.status === last.event.status;
     if (isSame && event.kind !== 'operator') {
       last.count += 1;
       last.first = event.ts;

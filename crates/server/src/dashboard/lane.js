@@ -1,7 +1,7 @@
 // The lane of a limit: used | in flight | free | reserve, with its two numbers.
 
 import { h, put, hide } from './dom.js';
-import { clock, grouped, per, span } from './words.js';
+import { clock, grouped, per, short, span } from './words.js';
 import { pace, share } from './state.js';
 
 export function lane(isCompact) {
@@ -31,9 +31,12 @@ export function drawLane(parts, provider, limit, now, isCompact) {
   hide(parts.reserve, !limit.reserve);
   const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${per(limit.period)}`;
   const of = limit.entity ? `${limit.entity}: ` : limit.key ? `key ${limit.key}: ` : '';
-  const tail = !known && limit.per !== 'provider' ? `, each ${limit.per}` : '';
-  put(parts.left, of + what + (isCompact ? '' : tail));
-  const reset = limit.reset_at && limit.reset_at > now && limit.used ? `resets in ${span(limit.reset_at - now)}` : '';
+  // A limit per entity has no count of its own: its lanes are those of the entities.
+  const tail = !known && limit.per !== 'provider' ? ` for each ${limit.per}` : '';
+  parts.track.classList.toggle('lane-template', !known);
+  put(parts.left, of + what + tail);
+  if (parts.left.title !== of + what + tail) parts.left.title = of + what + tail;
+  const reset = limit.reset_at && limit.reset_at > now + 1 && limit.used && limit.period >= 10 ? `resets in ${span(limit.reset_at - now)}` : '';
   const label = `${of}${what}${reset ? `, ${reset}` : ''}${limit.reserve ? `, ${limit.reserve} reserved for urgent calls` : ''}`;
   if (parts.track.getAttribute('aria-label') !== label) parts.track.setAttribute('aria-label', label);
   if (isCompact) return;
@@ -49,10 +52,23 @@ function note(provider, limit, now, known) {
   if (limit.limit - limit.used - limit.remaining > Math.max(1, limit.limit * 0.01)) {
     return [`provider says ${grouped(limit.remaining)} left`, 'info'];
   }
-  const speed = pace(provider.name);
-  if (speed > 0 && limit.period >= 60 && limit.remaining > 0 && limit.reset_at) {
+  // The pace is that of the provider; a limit that refills all the time is not empty because of it.
+  const speed = limit.entity ? 0 : pace(provider.name);
+  if (speed > 0 && limit.period >= 60 && limit.remaining > 0 && limit.reset_at && ['fixed-window', 'calendar'].includes(limit.algorithm)) {
     const empty = limit.remaining / speed;
     if (empty < limit.reset_at - now) return [`empty at ${clock(now + empty)} at this pace`, 'wait'];
   }
   return ['', ''];
+}
+
+// The pace that was learned from 429s, as a lane without a count.
+export function estimatedLane() {
+  const text = h('span.lane-left');
+  const element = h('div.lane', null, h('div.lane-head', null, text), h('span.lane-track.lane-template', { 'aria-hidden': 'true' }), h('div.lane-note', { 'data-tone': 'info' }, 'learned from 429s; add limits to the file if you know them'));
+  element.draw = (one) => put(text, one.rate === null ? `${of(one)}calls go as the provider accepts them` : `${of(one)}about ${short(one.rate)} per second`);
+  return element;
+}
+
+function of(one) {
+  return one.of === 'provider' ? '' : `${one.of}: `;
 }

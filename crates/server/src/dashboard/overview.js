@@ -1,27 +1,31 @@
 // 1 Overview: one sentence, four figures, every provider.
 
-import { copyButton, h, hide, put, rows, spark } from './dom.js';
+import { copyButton, h, hide, put, rows, set, spark } from './dom.js';
 import { drawLane, lane } from './lane.js';
-import { mean, now, ranked, state, sum, tightest, waitingOf } from './state.js';
-import { age, clock, cooldownEnd, grouped, look, percent, plural, short, stateKey, stateWords, usedUp } from './words.js';
+import { mean, needsAttention, now, ranked, state, sum, tightest, waitingOf } from './state.js';
+import { age, clock, cooldownEnd, grouped, limitName, look, percent, plural, queueWords, short, stateKey, stateWords, usedUp } from './words.js';
 
 export function mount(root, context) {
   const sentence = h('h1', { id: 'sentence' });
   const figures = ['calls/s', 'waiting', 'saved', '429s, last 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
-  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' });
+  // Built once: what is rebuilt while somebody points at it loses the focus and the click.
+  const choices = ['all', 'attention'].map((name) => [name, h('a.button.chip', { role: 'button', href: `#/${name === 'all' ? '' : '?show=attention'}` })]);
+  const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' }, ...choices.map(([, chip]) => chip));
   const body = h('tbody');
   const table = h('div.table', null, h('table.phone-rows.fixed', null, h('thead', null, h('tr', null, ...['State', 'Provider', 'Tightest limit', 'Calls/s', 'Waiting', 'Hits', 'Last 429'].map((text, at) => h(`th${at > 3 ? '.num' : ''}${['', '', '', '.drop-2', '.drop-1', '.drop-3', '.drop-3'][at]}`, { scope: 'col' }, text, at === 4 ? h('span.mute', null, ' H/N/L') : null)))), body));
   const welcome = firstCall(context);
-  const list = h('div', null, h('div.section', null, h('h2.grow', null, 'Providers'), chips), table);
+  const list = h('div', { id: 'providers' }, h('div.section', null, h('h2.grow', null, 'Providers'), chips), table);
   root.replaceChildren(sentence, h('div.figures', null, ...figures.map((one) => one.element)), welcome.element, list);
-  const attention = (provider) => !['normal', 'idle'].includes(stateKey(provider, state.sample.store)) || provider.problems > 0;
 
   function update() {
     if (!state.sample) return;
     const all = ranked();
-    const bad = all.filter(attention);
+    const bad = all.filter(needsAttention);
     const filter = context.params.get('show') || 'all';
-    chips.replaceChildren(...[['all', all.length], ['attention', bad.length]].map(([name, count]) => h('a.button.chip', { role: 'button', href: `#/${name === 'all' ? '' : '?show=attention'}`, 'aria-pressed': String(filter === name) }, `${name} ${count}`)));
+    for (const [name, chip] of choices) {
+      set(chip, 'aria-pressed', String(filter === name));
+      put(chip, `${name} ${name === 'all' ? all.length : bad.length}`);
+    }
     put(sentence, sentenceOf(all, bad));
     drawFigures(figures, all);
     const called = all.some((provider) => provider.started);
@@ -51,10 +55,13 @@ function figure(label, href) {
 function drawFigures([calls, waiting, saved, limited], all) {
   const { total } = state;
   put(calls.value, short(mean(total.calls.slice(-5))));
+  const rejected = sum(total.rejected);
+  put(calls.note, rejected ? `${grouped(rejected)} rejected in 60 s` : '');
+  set(calls.element, 'href', rejected ? '#/calls?decision=reject' : '#/calls');
   calls.line.draw(total.calls);
   put(waiting.value, grouped(state.sample.waiting));
-  const eta = Math.max(0, ...all.map((one) => (one.queue ? one.queue.eta : 0)));
-  put(waiting.note, state.sample.waiting ? (eta ? `done by ${clock(now() + eta)}` : 'none is sent now') : '');
+  const busiest = all.reduce((most, one) => (waitingOf(one) > waitingOf(most || one) || !most ? one : most), null);
+  put(waiting.note, state.sample.waiting && busiest ? waitingNote(busiest, all.filter(waitingOf).length) : '');
   waiting.line.draw(total.waiting);
   const all60 = sum(total.saved) + sum(total.sent);
   put(saved.value, all60 ? percent(sum(total.saved) / all60) : '–');
@@ -66,30 +73,45 @@ function drawFigures([calls, waiting, saved, limited], all) {
   hide(limited.line.element, true);
 }
 
+// When the busiest queue is done, and whose it is if there are several.
+function waitingNote(provider, queues) {
+  const { eta } = provider.queue;
+  const whose = queues > 1 ? `${provider.name} ` : '';
+  return eta === null ? `${whose}not sent now` : `${whose}done by ${clock(now() + eta)}`;
+}
+
 // What matters most, in one sentence.
 function sentenceOf(all, bad) {
   if (!all.length) return 'No provider is configured yet.';
   const store = state.sample.store;
   if (store === 'lost') return 'The store is lost: permits are not counted.';
   const empty = all.find(usedUp);
-  const waiting = state.sample.waiting;
-  const queue = waiting ? `; ${plural(waiting, 'call waits', 'calls wait')}` : '';
+  const queueOf = (provider) => (waitingOf(provider) ? `; ${queueWords(provider, now())}` : '');
+  const busiest = all.reduce((most, one) => (!most || waitingOf(one) > waitingOf(most) ? one : most), null);
+  const queue = state.sample.waiting ? `; ${busiest.name}: ${queueWords(busiest, now())}` : '';
   const worst = bad.find((provider) => provider.state !== 'normal' || provider.hold);
   if (worst) {
     const until = worst.sleep_until || cooldownEnd(worst);
     const rest = bad.length > 1 ? `, ${bad.length - 1} more ${bad.length === 2 ? 'needs' : 'need'} attention` : '';
     const { word } = look(stateKey(worst, store));
-    return `${worst.name}: ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${rest}${queue}.`;
+    return `${worst.name}: ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${queueOf(worst)}${rest}.`;
   }
   if (empty) {
     const { reset_at: until } = usedUp(empty);
-    return `${empty.name} is used up${until ? ` until ${clock(until)}` : ''}${queue}.`;
+    return `${empty.name} is used up (${limitName(usedUp(empty))})${until ? ` until ${clock(until)}` : ''}${queueOf(empty)}.`;
   }
-  if (bad.length) return `${bad.map((one) => one.name).slice(0, 3).join(', ')}: ${bad.length === 1 ? 'needs' : 'need'} attention${queue}.`;
+  if (bad.length) return `${bad.map((one) => one.name).slice(0, 3).join(', ')}${bad.length > 3 ? ` and ${bad.length - 3} more` : ''} ${bad.length === 1 ? 'needs' : 'need'} attention: ${problemOf(bad[0])}${queue}.`;
   const refusals = state.limited24h ? `${plural(state.limited24h, '429')} in 24 h` : 'No refusals in 24 h';
   const started = all.filter((one) => one.started).length;
   if (!started) return `${plural(all.length, 'provider')} ready. No call so far.`;
-  return `${all.length === 1 ? `${all[0].name} flows` : `All ${all.length} flowing`}${queue}. ${refusals}.`;
+  const free = all.filter((one) => one.enabled === false).length;
+  return `${all.length === 1 && !free ? `${all[0].name} flows` : free ? `${all.length - free} flowing, ${free} not limited` : `All ${all.length} flowing`}${queue}. ${refusals}.`;
+}
+
+// Why a provider that flows is listed under attention.
+function problemOf(provider) {
+  if (provider.problems) return `${plural(provider.problems, 'problem')} in the file of ${provider.name}`;
+  return provider.last_429 ? `${provider.name} got a 429 ${age(provider.last_429, now())}` : `${provider.name} is ${look(stateKey(provider, state.sample.store)).word.toLowerCase()}`;
 }
 
 // Of hundreds of providers only the rows on the screen, and a few around, exist: the others are two spacers.
@@ -110,7 +132,7 @@ function makeSpacer() {
 
 function makeRow(provider) {
   const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), free: h('span.mute', { hidden: true }, 'no limit'), spark: spark('calls per second'), rate: h('span'), waiting: h('span'), hits: h('span'), last: h('span.mute') };
-  const link = h('a.name', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name);
+  const link = h('a.name', { title: provider.name, href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name);
   const row = h('tr.link', { onclick: (event) => { if (!event.target.closest('a')) location.hash = link.getAttribute('href'); } },
     h('td', null, h('span.state', null, parts.shape, parts.word)),
     h('td', null, link),
@@ -129,7 +151,9 @@ function updateRow(row, provider) {
   const { tone, shape } = look(key);
   parts.shape.parentElement.dataset.tone = tone;
   put(parts.shape, shape);
-  put(parts.word, stateWords(provider, now(), state.sample.store));
+  const words = stateWords(provider, now(), state.sample.store);
+  put(parts.word, words);
+  if (parts.word.title !== words) parts.word.title = words;
   const limit = tightest(provider) || provider.limits[0];
   hide(parts.lane.element, !limit);
   hide(parts.free, Boolean(limit) || !provider.started);

@@ -34,11 +34,11 @@ export function openPalette(commands) {
   draw();
 }
 
-const HELP = [['g o', 'Overview'], ['g p', 'Worst provider'], ['g c', 'Callers'], ['g l', 'Calls'], ['g e', 'Events'], ['g s', 'Setup'], ['/', 'Filter'], ['j k', 'Next, previous row'], ['Enter', 'Open the row'], ['Ctrl K', 'Commands'], ['t', 'Light or dark'], ['Esc', 'Close'], ['?', 'This help']];
+const HELP = [['g o', 'Overview'], ['g p', 'Worst provider'], ['g c', 'Callers'], ['g l', 'Calls'], ['g e', 'Events'], ['g s', 'Setup'], ['/', 'Filter'], ['j k', 'Next, previous row'], ['Enter', 'Open the row'], ['Ctrl K', 'Commands'], ['t', 'Light or dark'], ['Esc', 'Close'], ['?', 'This help'], ['Ctrl K', 'switches single-letter keys off']];
 
 export function openHelp() {
   const close = h('button', { type: 'button', onclick: () => dialog.close() }, 'Close');
-  const dialog = h('dialog', { 'aria-label': 'Keys' }, h('div.help', null, h('h1', null, 'Keys'), h('table', null, h('tbody', null, ...HELP.map(([keys, text]) => h('tr', null, h('td', null, h('kbd', null, keys)), h('td', null, text))))), close));
+  const dialog = h('dialog', { 'aria-label': 'Keys' }, h('div.help', null, h('h2', null, 'Keys'), h('table', null, h('tbody', null, ...HELP.map(([keys, text]) => h('tr', null, h('td', null, h('kbd', null, keys)), h('td', null, text))))), close));
   show(dialog);
 }
 

@@ -3,10 +3,10 @@
 import { change, get } from './api.js';
 import { Chart } from './chart.js';
 import { callRow, openSheet } from './calls.js';
-import { h, hide, put, rows } from './dom.js';
-import { drawLane, lane } from './lane.js';
-import { now, state, waitingOf } from './state.js';
-import { grouped, look, plural, reason, short, span, stateKey, stateWords } from './words.js';
+import { h, hide, put, rows, set } from './dom.js';
+import { drawLane, estimatedLane, lane } from './lane.js';
+import { now, onOlderCalls, state, waitingOf } from './state.js';
+import { etaOf, grouped, look, plural, queueWords, reason, short, span, stateKey, stateWords } from './words.js';
 
 const SPANS = ['5m', '1h', '24h'];
 
@@ -24,7 +24,7 @@ export function mount(root, context) {
     new Chart('Sent per second', [
       { label: 'high', tone: 'text', of: (history) => rate(history, history.sent_high) },
       { label: 'normal', tone: 'mute', of: (history) => rate(history, history.sent_normal) },
-      { label: 'low', tone: 'dim', of: (history) => rate(history, history.sent_low) },
+      { label: 'low', tone: 'info', of: (history) => rate(history, history.sent_low) },
     ], { stack: true }),
     new Chart('Wait for a permit', [
       { label: 'p50', tone: 'mute', of: (history) => waits(history, history.wait_p50_ms) },
@@ -33,26 +33,27 @@ export function mount(root, context) {
     new Chart('Answers per second', [
       { label: 'ok', tone: 'ok', of: (history) => rate(history, history.success) },
       { label: 'cache', tone: 'stale', of: (history) => rate(history, history.saved) },
-      { label: '4xx', tone: 'dim', of: (history) => rate(history, history.other) },
+      { label: '4xx', tone: 'mute', of: (history) => rate(history, history.other) },
       { label: 'failed', tone: 'stop', of: (history) => rate(history, history.failed) },
       { label: '429', tone: 'wait', of: (history) => rate(history, history.limited) },
     ], { stack: true, height: 140 }),
   ];
-  const spans = h('div.chips', { role: 'group', 'aria-label': 'Time shown' });
+  const choices = SPANS.map((one) => [one, h('button.chip', { type: 'button', onclick: () => { chosen = one; drawSpans(); loadHistory(); } }, one)]);
+  const spans = h('div.chips', { role: 'group', 'aria-label': 'Time shown' }, ...choices.map(([, chip]) => chip));
   const queue = h('tbody');
   const queueNote = h('p.mute');
   const endpoints = h('tbody');
   const endpointsEmpty = h('div.empty', null, 'Nothing is counted per endpoint. ', h('code', null, 'per: entity'), ' in a limit, or ', h('code', null, 'entities.ttl'), ', makes them visible.');
   const lastCalls = h('tbody');
-  const callsEmpty = h('div.empty', null, 'Calls appear here while this page is open.');
+  const callsEmpty = h('div.empty', null, 'No call so far.');
   root.replaceChildren(
     h('div.head', null, h('div.what', null, h('h1', null, h('span', null, name), stateBox), why), acts.element),
     lanes, noLimits,
     h('div.section', null, h('h2.grow', null, 'History'), spans),
     charts[0].element, h('div.charts-2', null, charts[1].element, charts[2].element),
     h('div.columns', null,
-      h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Sent, 1 h'), queue)), queueNote),
-      h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Hits'), endpoints), endpointsEmpty))),
+      h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Done in', 'Sent, 1 h'), queue)), queueNote),
+      h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Stored'), endpoints), endpointsEmpty))),
     h('div.section', null, h('h2.grow', null, 'Last calls'), h('a.mute', { href: `#/calls?provider=${encodeURIComponent(name)}` }, 'all calls')),
     h('div.table.scroll', null, h('table.log', null, head('Time', 'Id', 'Caller', 'Call', 'Source', 'Wait', 'Tries', 'Status'), lastCalls), callsEmpty));
   context.stream.want('decision', true);
@@ -77,7 +78,7 @@ export function mount(root, context) {
     charts[2].draw(history);
   }
   function drawSpans() {
-    spans.replaceChildren(...SPANS.map((one) => h('button.chip', { type: 'button', 'aria-pressed': String(one === chosen), onclick: () => { chosen = one; drawSpans(); loadHistory(); } }, one)));
+    for (const [one, chip] of choices) set(chip, 'aria-pressed', String(one === chosen));
   }
   async function loadDetails() {
     try {
@@ -96,7 +97,9 @@ export function mount(root, context) {
     const { queue: all } = details.provider;
     const total = all.high + all.normal + all.low;
     const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${grouped(count)} for ${CAUSES[cause] || cause}`).join(', ');
-    put(queueNote, total ? `${causes}${all.eta ? `; the last one is done in about ${span(all.eta)}` : ''}.` : 'Nobody waits.');
+    const done = all.eta ? `; the last one is sent in about ${span(all.eta)}` : '';
+    const starved = all.starved ? `; ${plural(all.starved, 'call is', 'calls are')} not sent while urgent calls take everything` : '';
+    put(queueNote, total ? `Of them ${causes}${done}${starved}.` : 'Nobody waits.');
     const ttl = new Map(details.provider.settings.filter((one) => one.key.startsWith('entities.ttl.')).map((one) => [one.key.slice(13), one.value]));
     const stored = new Map(details.cache.stored.filter((one) => one.entity).map((one) => [one.entity, one]));
     const names = [...new Set([...Object.keys(details.provider.entities), ...ttl.keys(), ...stored.keys()])].sort();
@@ -106,6 +109,7 @@ export function mount(root, context) {
   }
 
   drawSpans();
+  get(`/v1/decisions?limit=50&provider=${encodeURIComponent(name)}`).then((reply) => { onOlderCalls(reply.decisions || []); context.schedule(); }).catch(() => {});
   loadHistory();
   loadDetails();
   const timers = [setInterval(() => { if (!document.hidden) loadHistory(); }, 2000), setInterval(() => { if (!document.hidden) loadDetails(); }, 3000)];
@@ -121,11 +125,18 @@ export function mount(root, context) {
     stateBox.dataset.tone = tone;
     put(shape, look(key).shape);
     put(word, stateWords(provider, now(), state.sample.store));
-    const queueText = waitingOf(provider) ? ` ${plural(waitingOf(provider), 'call waits', 'calls wait')}.` : '';
+    const queueText = waitingOf(provider) ? ` ${queueWords(provider, now())}.` : '';
     put(why, reason(provider, now(), state.sample.store) + queueText);
-    hide(lanes, provider.limits.length === 0);
-    hide(noLimits, provider.limits.length > 0 || !provider.started);
-    rows(lanes, provider.limits, (one) => `${one.entity || ''}|${one.key || ''}|${one.name}`, () => { const parts = lane(false); parts.element.parts = parts; return parts.element; }, (element, limit) => drawLane(element.parts, provider, limit, now(), false));
+    const estimated = provider.estimated_limits || [];
+    hide(lanes, provider.limits.length + estimated.length === 0);
+    hide(noLimits, provider.limits.length + estimated.length > 0 || !provider.started);
+    const shownLimits = hideTemplates(provider.limits);
+    rows(lanes, [...shownLimits, ...estimated.map((one) => ({ ...one, isEstimate: true, name: 'estimate', entity: one.of }))], (one) => `${one.entity || ''}|${one.key || ''}|${one.name}`, (one) => {
+      if (one.isEstimate) return estimatedLane();
+      const parts = lane(false);
+      parts.element.parts = parts;
+      return parts.element;
+    }, (element, limit) => (element.draw ? element.draw(limit) : drawLane(element.parts, provider, limit, now(), false)));
     acts.update(provider, key);
     const mine = state.calls.filter((call) => call.provider === name).slice(0, 50);
     rows(lastCalls, mine, (call) => call.id, (call) => callRow(call, () => openSheet(call), true), () => {});
@@ -138,6 +149,7 @@ export function mount(root, context) {
       timers.forEach(clearInterval);
       charts.forEach((chart) => chart.destroy());
       context.stream.want('decision', false);
+      acts.leave();
     },
     redraw: drawCharts,
     commands: () => acts.commands(),
@@ -145,7 +157,7 @@ export function mount(root, context) {
 }
 
 function head(...titles) {
-  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Remaining', 'Hits', 'Wait', 'Tries', 'Status'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
+  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Done in', 'Remaining', 'Stored', 'Wait', 'Tries', 'Status'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
 }
 
 function rate(history, values) {
@@ -158,7 +170,13 @@ function waits(history, values) {
   return values.map((millis, at) => (isSent(at) ? millis / 1000 : null));
 }
 
-const CAUSES = { limit: 'a limit', concurrency: 'a free slot', cooldown: 'a cool-down', sleep: 'the provider to recover', paused: 'an operator', offline: 'an operator', retry: 'the next try', off_peak: 'off-peak hours', store_lost: 'the store' };
+// A limit for each entity is shown by the lanes of the entities, once there are any.
+function hideTemplates(limits) {
+  const hasOwn = new Set(limits.filter((one) => one.entity).map((one) => one.name));
+  return limits.filter((one) => one.entity || one.per !== 'entity' || !hasOwn.has(one.name));
+}
+
+const CAUSES = { limit: 'a limit', estimated_limit: 'the pace learned from 429s', concurrency: 'a free slot', cooldown: 'a cool-down', sleep: 'the provider to recover', paused: 'an operator', offline: 'an operator', retry: 'the next try', off_peak: 'off-peak hours', store_lost: 'the store' };
 
 // The line that sent calls may not cross for long: the smallest limit per second.
 function smoothLimit(provider) {
@@ -167,14 +185,15 @@ function smoothLimit(provider) {
 }
 
 function makeQueueRow(one) {
-  const parts = { count: h('td.num'), bar: h('i'), sent: h('td.num.mute') };
-  const row = h('tr', null, h('td', null, h('a', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name)), parts.count, h('td.wide', null, h('span.bar', null, parts.bar)), parts.sent);
+  const parts = { count: h('td.num'), bar: h('i'), eta: h('td.num.eta'), sent: h('td.num.mute') };
+  const row = h('tr', null, h('td', null, h('a', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name)), parts.count, h('td.wide', null, h('span.bar', null, parts.bar)), parts.eta, parts.sent);
   row.parts = parts;
   return row;
 }
 
 function updateQueueRow(row, one, most) {
   put(row.parts.count, one.waiting ? grouped(one.waiting) : '–');
+  put(row.parts.eta, etaOf(one));
   row.parts.bar.style.transform = `scaleX(${one.waiting / most})`;
   put(row.parts.sent, short(one.sent));
 }
@@ -199,10 +218,11 @@ function updateEndpoint(row, one) {
 function actions(name, path, context) {
   const result = h('div.result', { role: 'status' });
   const reasonText = () => context.refusal() || '';
+  const whyOff = h('span.mute', { id: 'why-off' });
   const act = (title, request, undo, confirmText) => ({ title, request, undo, confirmText });
-  const pauseFor = (title, query) => act(title, () => change('POST', `${path}/pause${query}`), 'resume');
+  const pauseFor = (title, query) => act(title, () => change('POST', `${path}/pause${query}`), 'former');
   const pauses = [pauseFor('Pause 15 m', '?for=15m'), pauseFor('Pause 1 h', '?for=1h'), pauseFor('Pause until resumed', '')];
-  const cacheOnly = act('Cache only', () => change('POST', `${path}/cache-only`), 'resume');
+  const cacheOnly = act('Cache only', () => change('POST', `${path}/cache-only`), 'former');
   const resume = act('Resume', () => change('POST', `${path}/resume`), 'former');
   const reset = act('Reset', () => change('POST', `${path}/reset`), null, 'Clear failures, cool-downs and degrade modes?');
   const purge = act('Purge', () => change('DELETE', `/v1/cache?provider=${encodeURIComponent(name)}`), null, 'Delete every cached response of this provider?');
@@ -220,7 +240,7 @@ function actions(name, path, context) {
       const before = former;
       const done = await one.request();
       const text = done.purged === undefined ? `${one.title}: done` : `${plural(done.purged, 'response')} deleted`;
-      const undo = one.undo === 'former' ? before : one.undo;
+      const undo = one.undo === 'former' && before !== 'offline' ? before || 'resume' : null;
       show(h('span', null, text), ...(undo ? [h('button.quiet', { type: 'button', onclick: () => undoWith(undo) }, 'Undo')] : []));
     } catch (error) {
       show(h('span.tone', { 'data-tone': 'stop' }, `${one.title} failed: ${error.message}${error.hint ? `; ${error.hint}` : ''}`));
@@ -248,21 +268,35 @@ function actions(name, path, context) {
     opener.setAttribute('aria-expanded', String(isOpen));
     if (isOpen) list.querySelector('button').focus();
   }
-  list.addEventListener('keydown', (event) => { if (event.key === 'Escape') { toggle(false); opener.focus(); event.stopPropagation(); } });
-  document.addEventListener('click', (event) => { if (!list.hidden && !list.parentElement.contains(event.target)) toggle(false); });
+  list.addEventListener('keydown', (event) => {
+    const items = [...list.querySelectorAll('button')];
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      items[(items.indexOf(document.activeElement) + step + items.length) % items.length].focus();
+    }
+    if (event.key === 'Escape') { toggle(false); opener.focus(); event.stopPropagation(); }
+  });
+  const onClick = (event) => { if (!list.hidden && !list.parentElement.contains(event.target)) toggle(false); };
+  document.addEventListener('click', onClick);
   const button = (one) => h('button', { type: 'button', onclick: () => ask(one) }, one.title);
   const buttons = { cacheOnly: button(cacheOnly), resume: button(resume), reset: button(reset), purge: button(purge) };
-  const element = h('div.actions', null, h('div.menu', null, opener, list), ...Object.values(buttons), result);
+  const element = h('div.actions', null, h('div.menu', null, opener, list), ...Object.values(buttons), whyOff, result);
   return {
     element,
+    leave: () => document.removeEventListener('click', onClick),
     update(provider, key) {
-      former = provider.hold === 'paused' ? 'pause' : provider.hold === 'cache_only' ? 'cache-only' : provider.hold;
+      // What undo restores: the command that holds it now, and what remains of its time.
+      const left = provider.sleep_until ? `?for=${Math.max(1, Math.round(provider.sleep_until - now()))}s` : '';
+      former = provider.hold === 'paused' ? `pause${left}` : provider.hold === 'cache_only' ? `cache-only${left}` : provider.hold;
       const refusal = reasonText();
       for (const one of [opener, ...Object.values(buttons)]) {
         one.disabled = Boolean(refusal);
         one.title = refusal;
       }
-      buttons.resume.disabled = Boolean(refusal) || ['normal', 'idle'].includes(key);
+      buttons.resume.disabled = Boolean(refusal) || ['normal', 'idle', 'unlimited'].includes(key);
+      put(whyOff, refusal ? `Off: ${refusal}` : '');
+      for (const one of [opener, ...Object.values(buttons)]) set(one, 'aria-describedby', refusal ? 'why-off' : null);
       if (!refusal) buttons.resume.title = buttons.resume.disabled ? 'calls flow already' : 'send calls again';
     },
     commands: () => (reasonText() ? [] : [...pauses, cacheOnly, resume, reset, purge].map((one) => ({ title: `${one.title}: ${name}`, run: () => ask(one) }))),

@@ -19,7 +19,8 @@ export function mount(root, context) {
       body.replaceChildren(h('p.mute', null, config.error.message));
       return;
     }
-    draw(config);
+    const { sources } = await get('/v1/sources').catch(() => ({ sources: [] }));
+    draw(config, sources);
   }
   async function onReload() {
     context.note('reload');
@@ -27,11 +28,11 @@ export function mount(root, context) {
       const done = await change('POST', '/v1/reload');
       put(result, done.changed.length ? plural(done.changed.length, 'change') : 'Nothing changed');
     } catch (error) {
-      put(result, `Rejected: ${error.message}`);
+      put(result, error.status === 422 ? 'Rejected: see the problems below' : `Rejected: ${error.message}`);
     }
     load();
   }
-  function draw(config) {
+  function draw(config, sources) {
     const problems = [...config.problems.filter((one) => one.level !== 'note'), ...config.notes.map((message) => ({ level: 'error', place: '', path: '', message, hint: '' }))];
     const store = config.store.state === 'up' ? h('span.state', { 'data-tone': 'ok' }, h('span.shape', null, '●'), `${config.store.kind}, ok`) : h('span.state', { 'data-tone': 'stop' }, h('span.shape', null, '▲'), `${config.store.kind}, lost: ${config.store.trouble}`);
     const facts = [['Gateway', config.gateway ? h('span.row', null, h('code', null, `http://${config.gateway}`), copyButton(`http://${config.gateway}`)) : '–'], ['Store', store], ['Nodes', String(config.nodes)], ['Local CA', h('span.mute', null, 'HTTPS interception is not part of this version')]];
@@ -40,6 +41,7 @@ export function mount(root, context) {
       h('div.table', null, ...(problems.length ? problems.map(problem) : [h('div.empty', null, 'Every file is valid.')])),
       h('h2', null, 'This daemon'),
       h('div.table', null, h('table.facts-table', null, h('tbody', null, ...facts.map(([name, value]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, value)))))),
+      ...(sources.length ? [h('h2', null, 'Sources'), h('div.table', null, h('div.scroll', null, sourceTable(sources)))] : []),
       h('div.section', null, h('h2.grow', null, 'Settings in effect'), filter, changed),
       h('div.table', null, section('tollgate.yaml', '', config.settings, true), ...config.providers.map((one) => section(one.name, one.source, one.settings, config.providers.length === 1))));
     narrow();
@@ -67,6 +69,16 @@ function problem(one) {
   const text = `${one.place}${one.path ? ` ${one.path}` : ''}: ${one.message}`;
   return h('div.problem', null, h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, one.level === 'error' ? '■' : '▲'), h('div', null, h('div.mono', null, one.place, one.path ? ` ${one.path}` : ''), h('div', null, h('span.sr', null, `${one.level}: `), one.message), one.hint ? h('div.mute', null, one.hint) : null), copyButton(`${text}${one.hint ? `; ${one.hint}` : ''}`));
 }
+
+// What is fetched regularly: when next, and how it went.
+function sourceTable(sources) {
+  const next = (one) => (one.queued ? 'queued' : one.next_run ? utc(one.next_run) : '–');
+  const last = (one) => (one.last ? `${one.last.result}${one.last.status ? ` ${one.last.status}` : ''} ${utc(one.last.at)}${one.last.error ? `: ${one.last.error}` : ''}` : '–');
+  const rows = sources.map((one) => h('tr', null, h('td', null, one.name), h('td', null, one.provider || 'no limits'), h('td', null, one.every || one.cron || 'once'), h('td', null, next(one)), h('td', null, last(one))));
+  return h('table.settings', null, h('thead', null, h('tr', null, ...['Source', 'Provider', 'When', 'Next run', 'Last result'].map((name) => h('th', { scope: 'col' }, name)))), h('tbody', null, ...rows));
+}
+
+const utc = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 19).replace('T', ' ')} UTC`;
 
 function section(title, source, settings, isOpen) {
   const body = h('tbody', null, ...settings.map((one) => h('tr', { 'data-set': one.by === 'default' ? 'default' : 'set' }, h('td', null, one.key), h('td', null, one.value === null ? '••••••' : one.value), h('td', null, one.by))));

@@ -14,7 +14,7 @@ export const state = {
   lastCommand: null,
   providers: new Map(),
   series: new Map(),
-  total: { calls: [], waiting: [], saved: [], sent: [], limited: [] },
+  total: { calls: [], waiting: [], saved: [], sent: [], rejected: [] },
   ranked: [],
   events: [],
   calls: [],
@@ -32,7 +32,7 @@ export function now() {
 export function onSample(sample) {
   state.sample = sample;
   state.receivedAt = performance.now();
-  const sums = { calls: 0, saved: 0, sent: 0, limited: 0 };
+  const sums = { calls: 0, saved: 0, sent: 0, limited: 0, rejected: 0 };
   const seen = new Set();
   for (const provider of sample.providers) {
     seen.add(provider.name);
@@ -50,6 +50,7 @@ export function onSample(sample) {
     sums.saved += last.saved;
     sums.sent += sent;
     sums.limited += provider.limited_24h;
+    sums.rejected += last.rejected;
   }
   for (const name of state.providers.keys()) {
     if (!seen.has(name)) {
@@ -62,6 +63,7 @@ export function onSample(sample) {
   push(state.total.saved, sums.saved);
   push(state.total.sent, sums.sent);
   push(state.total.waiting, sample.waiting);
+  push(state.total.rejected, sums.rejected);
   state.limited24h = sums.limited;
 }
 
@@ -72,6 +74,7 @@ export function onHistory(history) {
   fill(state.total.calls, history.calls);
   fill(state.total.waiting, history.waiting);
   fill(state.total.saved, history.saved);
+  fill(state.total.rejected, history.rejected);
   fill(state.total.sent, history.sent_high.map((value, at) => value + history.sent_normal[at] + history.sent_low[at]));
 }
 
@@ -84,6 +87,15 @@ export function onCall(call) {
   state.callsSeen += 1;
   state.calls.unshift(call);
   if (state.calls.length > CALLS_MAX) state.calls.length = CALLS_MAX;
+}
+
+// Calls from before, which the daemon has kept.
+export function onOlderCalls(calls) {
+  const known = new Set(state.calls.map((call) => call.id));
+  const older = calls.filter((call) => !known.has(call.id));
+  if (!older.length) return;
+  state.calls = [...state.calls, ...older].sort((a, b) => b.ts - a.ts).slice(0, CALLS_MAX);
+  state.callsSeen = Math.max(state.callsSeen, state.calls.length);
 }
 
 function push(list, value) {
@@ -120,6 +132,12 @@ export function ranked() {
   return state.ranked;
 }
 
+// Something is not as it should be: not only the state, also a 429 within ten minutes.
+export function needsAttention(provider) {
+  const key = stateKey(provider, state.sample.store);
+  return !['normal', 'idle', 'unlimited'].includes(key) || provider.problems > 0 || (provider.last_429 !== null && now() - provider.last_429 < 600);
+}
+
 export function share(limit) {
   if (limit.remaining === null || !limit.limit) return null;
   return Math.min(1, Math.max(0, limit.remaining / limit.limit));
@@ -135,7 +153,8 @@ function findTightest(provider) {
   for (const limit of provider.limits) {
     const left = share(limit);
     if (left === null) continue;
-    const weight = left + (limit.period < 60 ? 0.2 : 0);
+    // The rail shows what is gone for long; a second's limit only where there is no other.
+    const weight = left + (limit.period < 60 ? 2 : 0);
     if (!best || weight < best.weight) best = { weight, limit };
   }
   return best && best.limit;

@@ -13,11 +13,12 @@ const STATES = {
   full: { word: 'Used up', shape: '▼', tone: 'wait' },
   cooling: { word: 'Cooling down', shape: '◐', tone: 'wait' },
   lost: { word: 'Store lost', shape: '▲', tone: 'stop' },
+  unlimited: { word: 'Not limited', shape: '○', tone: 'mute' },
   idle: { word: 'Not called yet', shape: '○', tone: 'mute' },
 };
 
 // The order of the rail and of the overview: worst first.
-const SEVERITY = ['lost', 'offline', 'sleep', 'paused', 'cache_only', 'held_cache_only', 'degrade', 'full', 'cooling', 'throttle', 'half_open', 'normal', 'idle'];
+const SEVERITY = ['lost', 'offline', 'sleep', 'paused', 'cache_only', 'held_cache_only', 'degrade', 'full', 'cooling', 'throttle', 'half_open', 'normal', 'unlimited', 'idle'];
 
 export function stateKey(provider, store) {
   if (store === 'lost') return 'lost';
@@ -27,7 +28,8 @@ export function stateKey(provider, store) {
   if (provider.degraded) return 'degrade';
   if (provider.cooldowns && provider.cooldowns.length) return 'cooling';
   if (usedUp(provider)) return 'full';
-  return provider.started ? 'normal' : 'idle';
+  if (!provider.started) return 'idle';
+  return provider.enabled === false ? 'unlimited' : 'normal';
 }
 
 // A limit of a minute or longer has nothing left for anybody.
@@ -49,7 +51,7 @@ export function stateWords(provider, now, store) {
   if (key === 'throttle' && provider.rate !== null) return `Slowed to ${short(provider.rate)}/s`;
   if (key === 'sleep' && provider.sleep_until) return `Sleeping ${span(Math.ceil(Math.max(0, provider.sleep_until - now)))}`;
   if (key === 'paused' && provider.sleep_until) return `Paused, ${span(Math.max(0, provider.sleep_until - now))} more`;
-  if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at).slice(0, -3)}`;
+  if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at, true)}`;
   if (key === 'cooling') return `Cooling down ${span(Math.ceil(Math.max(0, cooldownEnd(provider) - now)))}`;
   return word;
 }
@@ -63,9 +65,9 @@ export function reason(provider, now, store) {
   const key = stateKey(provider, store);
   const cooling = (provider.cooldowns || [])[0];
   if (key === 'lost') return 'The store that counts permits cannot be reached; on_store_loss of each provider applies.';
-  if (key === 'paused') return 'Paused by an operator: calls wait until it is resumed.';
+  if (key === 'paused') return `Paused by an operator: calls wait until ${provider.sleep_until ? clock(provider.sleep_until) : 'it is resumed'}.`;
   if (key === 'offline') return 'Taken offline by an operator: calls are rejected until it is resumed.';
-  if (key === 'held_cache_only') return 'Cache only by an operator: no call is sent.';
+  if (key === 'held_cache_only') return `Cache only by an operator: no call is sent${provider.sleep_until ? ` until ${clock(provider.sleep_until)}` : ''}.`;
   if (cooling) {
     const of = cooling.of === 'provider' ? '' : ` on ${cooling.of}`;
     return `${cooling.reason}${of}; calls wait until ${clock(cooling.until)}.`;
@@ -77,17 +79,69 @@ export function reason(provider, now, store) {
   if (key === 'half_open') return 'A few test calls go out; the rest waits for their result.';
   if (key === 'throttle') return `${percent(provider.err_rate_30s)} of calls failed in the last 30 s; fewer are sent until that improves.`;
   if (key === 'cache_only') return 'Only cached responses are used; no call is sent.';
-  if (key === 'degrade') return 'Few calls remain; only cached responses are used for the rest of the window.';
-  if (key === 'full') return `${usedUp(provider).name} is used up; calls wait until ${clock(usedUp(provider).reset_at)}.`;
+  if (key === 'degrade') return degradeReason(provider);
+  if (key === 'full') return `${limitName(usedUp(provider))} is used up${usedUp(provider).reset_at ? `; calls wait until ${clock(usedUp(provider).reset_at)}` : ''}.`;
+  if (key === 'unlimited') return 'Its file says enabled: false: calls are counted and sent, whatever the limits are.';
   if (key === 'idle') return 'No call has come through Tollgate since it started.';
-  return 'Calls flow.';
+  const estimated = (provider.estimated_limits || []).find((one) => one.rate !== null);
+  if (estimated && provider.queue && waits(provider)) return `About ${short(estimated.rate)} calls per second${estimated.of === 'provider' ? '' : ` on ${estimated.of}`}, learned from 429s.`;
+  const full = waits(provider) ? fullLimit(provider) : null;
+  return full ? `${limitName(full)} is fully used.` : 'Calls flow.';
+}
+
+function waits(provider) {
+  return provider.queue ? provider.queue.high + provider.queue.normal + provider.queue.low : 0;
+}
+
+// The limit that waiting calls wait for: the one with the smallest share left.
+function fullLimit(provider) {
+  const known = provider.limits.filter((limit) => limit.remaining !== null && limit.limit);
+  const left = (limit) => Math.max(0, limit.remaining - limit.reserve) / limit.limit;
+  known.sort((a, b) => left(a) - left(b));
+  return known.length && left(known[0]) <= 0.1 ? known[0] : null;
+}
+
+// "20 per second", with what it counts.
+export function limitName(limit) {
+  return `${limit.entity ? `${limit.entity}: ` : ''}${grouped(limit.limit)} ${per(limit.period)}`;
+}
+
+function degradeReason(provider) {
+  const short = provider.limits.filter((limit) => limit.remaining !== null && limit.period >= 60).sort((a, b) => a.remaining - b.remaining)[0];
+  if (!short || !provider.degrade) return 'Few calls remain; only cached responses are used until more do.';
+  const [below, recover] = provider.degrade;
+  return `${limitName(short)}: ${grouped(short.remaining)} left, below ${grouped(below)}; only the cache responds until ${grouped(recover)} are left${short.reset_at ? ` or ${clock(short.reset_at, true)}` : ''}.`;
+}
+
+// Who waits and until when: "90 wait: scanner 30, backfill 60; done by 14:02:10".
+export function queueWords(provider, now) {
+  const count = waits(provider);
+  if (!count) return '';
+  const { callers, eta, starved } = provider.queue;
+  const names = Object.entries(callers || {}).sort((a, b) => b[1].waiting - a[1].waiting);
+  const only = names.length === 1 && names[0][0] !== 'default' ? ` (${names[0][0]})` : '';
+  const who = only || names.length < 2 ? only : `: ${names.slice(0, 3).map(([name, one]) => `${name} ${grouped(one.waiting)}`).join(', ')}${names.length > 3 ? ', …' : ''}`;
+  return `${plural(count, 'call waits', 'calls wait')}${who}${etaWords(eta, starved, count, now)}`;
+}
+
+function etaWords(eta, starved, count, now) {
+  if (starved >= count) return '; none is sent while urgent calls take everything';
+  const rest = starved ? `; ${grouped(starved)} not while urgent calls take everything` : '';
+  return eta === null || eta === undefined ? rest : `; done by ${clock(now + eta)}${rest}`;
+}
+
+// When the last of a caller's calls is sent.
+export function etaOf(one) {
+  if (!one.waiting) return '–';
+  if (one.eta === null || one.eta === undefined) return one.starved ? 'urgent calls first' : 'when resumed';
+  return `${span(one.eta)}${one.starved ? `, ${grouped(one.starved)} after urgent calls` : ''}`;
 }
 
 export function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
   if (value >= 1e6) return `${trim(value / 1e6)} M`;
   if (value >= 1e4) return `${trim(value / 1e3)} k`;
-  if (value >= 100 || Number.isInteger(value)) return String(Math.round(value));
+  if (value >= 100 || Number.isInteger(value)) return grouped(Math.round(value));
   return trim(value);
 }
 
@@ -129,16 +183,21 @@ function midnight() {
   return today;
 }
 
-export function clock(epoch) {
+// The time of day; tomorrow and later with the day. `isShort` leaves the seconds out.
+export function clock(epoch, isShort) {
   if (!epoch) return '–';
   const date = new Date(epoch * 1000);
   const two = (value) => String(value).padStart(2, '0');
-  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  return epoch >= midnight() && epoch < midnight() + 86400 ? time : `${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
+  const start = midnight();
+  const isFar = epoch < start || epoch >= start + 86400;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}${isShort || isFar ? '' : `:${two(date.getSeconds())}`}`;
+  if (!isFar) return time;
+  return epoch >= start && epoch < start + 172800 ? `tomorrow ${time}` : `${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
 }
 
 export function age(epoch, now) {
-  return epoch ? `${span(Math.max(0, now - epoch))} ago` : '–';
+  if (!epoch) return '–';
+  return now - epoch < 1 ? 'just now' : `${span(Math.round(now - epoch))} ago`;
 }
 
 // "1000 per day", from a period in seconds.

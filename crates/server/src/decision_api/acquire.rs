@@ -17,10 +17,12 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tollgate_config::Secret;
+use tollgate_config::config::Task;
 
 use super::fields::{RequestFields, wrong};
 use super::{
-    Asker, DecisionCall, Waited, decision_header, limit_json, respond, seconds_down, seconds_up,
+    Asker, DecisionCall, Waited, add_rate_headers, decision_header, limit_json, respond,
+    seconds_down, seconds_up,
 };
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
@@ -63,7 +65,12 @@ pub(super) async fn serve(
         of: acquire_kind(decisions, call, &fields)?,
     };
     let places = places.filter(|_| request.wait);
-    Ok(reply(&decide(decisions, request, places).await??))
+    let acquired = decide(decisions, request, places).await??;
+    let mut response = reply(&acquired);
+    if let Some(verdict) = &acquired.guards {
+        add_rate_headers(decisions, &mut response, verdict);
+    }
+    Ok(response)
 }
 
 /// Decides at once if it can; else waits, if there is a place for it.
@@ -232,6 +239,9 @@ fn reply(acquired: &Acquired) -> Response {
             body[name] = json!(value);
         }
     }
+    if let Some(task) = &acquired.task {
+        body["task"] = task_json(task);
+    }
     let status = if acquired.is_granted {
         StatusCode::OK
     } else {
@@ -245,6 +255,17 @@ fn reply(acquired: &Acquired) -> Response {
     response.extensions_mut().insert(Waited(acquired.waited));
     decision_header(&mut response, decision);
     response
+}
+
+/// What a guard means for tasks, so that workers need no settings of their own.
+fn task_json(task: &Task) -> Value {
+    json!({
+        "max_pending": task.max_pending,
+        "retry_delay": seconds_up(task.retry_delay),
+        "wait": seconds_up(task.wait),
+        "retries": task.retries,
+        "factor": f64::from(task.factor.0) / 1_000_000.0,
+    })
 }
 
 #[cfg(test)]

@@ -7,24 +7,25 @@
 //! Promises: 200, or `deny_status` (429; nginx needs 401 or 403), each with the rate headers. A client
 //! cannot choose its guard.
 //!
-//! Never: waits.
+//! Never: waits for tokens.
 
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use tollgate::path::Rates;
 
 use super::fields::{RequestFields, wrong};
-use super::{DecisionCall, decision_header, respond, seconds_up};
+use super::{DecisionCall, add_rate_headers, decision_header, respond, seconds_up};
 use crate::api::ApiError;
 use crate::decisions::{DecisionError, Decisions, GuardRequest};
 use crate::guards::{GuardAsk, GuardDenied, GuardVerdict, GuardedRequest};
-use tollgate::rate_headers;
 
 /// Where a proxy writes the URI of the request that it holds.
 const HELD_URIS: [&str; 2] = ["x-original-uri", "x-forwarded-uri"];
 
-pub(super) fn serve(decisions: &Decisions, call: &DecisionCall<'_>) -> Result<Response, ApiError> {
+pub(super) async fn serve(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+) -> Result<Response, ApiError> {
     let known = ["guard", "identifier", "deny_status"];
     let fields = if has_clients_query(call) {
         RequestFields::new(Map::new(), &known)?
@@ -33,15 +34,20 @@ pub(super) fn serve(decisions: &Decisions, call: &DecisionCall<'_>) -> Result<Re
     };
     let deny_status = deny_status(&fields)?;
     let asks = asks(decisions, call, &fields)?;
-    let verdict = decisions.check(&asks)?;
+    let verdict = decisions.check(&asks).await?;
     Ok(reply(decisions, &verdict, deny_status))
 }
 
 /// `GET /v1/guards/{class}?identifier=`.
-pub(super) fn status(decisions: &Decisions, class: &str, uri: &Uri) -> Result<Response, ApiError> {
+pub(super) async fn status(
+    decisions: &Decisions,
+    class: &str,
+    uri: &Uri,
+) -> Result<Response, ApiError> {
     let fields = RequestFields::of_query(uri, &["identifier"])?;
     let identifier = fields.name("identifier")?;
-    let status = decisions.guard_status(class, identifier.as_deref())?;
+    let status = decisions.guard_status(class, identifier.as_deref());
+    let status = status.await?;
     let body = json!({
         "tokens_available": decimals(status.micro_tokens, 1_000_000),
         "tokens_per_minute": status.tokens_per_minute,
@@ -148,7 +154,7 @@ fn original_path(headers: &HeaderMap) -> Result<String, ApiError> {
 pub(crate) fn guard_denial(denied: &GuardDenied) -> Value {
     json!({
         "granted": false,
-        "error": "RateLimitExceeded",
+        "error": denied.code(),
         "message": denied.message(),
         "hint": denied.hint(),
         "guard": denied.class.name(),
@@ -169,8 +175,7 @@ fn reply(decisions: &Decisions, verdict: &GuardVerdict, deny_status: StatusCode)
         "allow"
     };
     decision_header(&mut response, decision);
-    let wall = decisions.guards().wall();
-    rate_headers::add_guards(response.headers_mut(), verdict, &Rates::default(), wall);
+    add_rate_headers(decisions, &mut response, verdict);
     response
 }
 

@@ -25,7 +25,7 @@ pub(crate) const NAME_MAX: usize = 256;
 /// The longest URL, as in a request head.
 pub(crate) const URL_MAX: usize = 8 * 1_024;
 
-const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as {\"tokens\": 1200}; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes";
+const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200 or {\"tokens\": 1200}; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes";
 
 /// The fields of a request.
 #[derive(Debug)]
@@ -183,7 +183,13 @@ impl RequestFields {
             Value::Null | Value::Bool(_) | Value::Array(_) => Err(CostsError::Invalid),
         };
         costs.map_err(|error| match error {
-            CostsError::Invalid => ApiError::bad_request("`cost` is not a cost", COST_HINT),
+            CostsError::Invalid => match unknown_unit(value) {
+                Some(unit) => {
+                    let message = format!("`cost` has the unit `{unit}`, which does not exist");
+                    ApiError::bad_request(&message, COST_HINT)
+                }
+                None => ApiError::bad_request("`cost` is not a cost", COST_HINT),
+            },
             CostsError::Repeated => ApiError::bad_request("`cost` names a unit twice", COST_HINT),
         })
     }
@@ -213,6 +219,18 @@ impl RequestFields {
                 "send `provider` or `url`",
             )),
         }
+    }
+}
+
+/// A unit of a cost that does not exist.
+fn unknown_unit(cost: &Value) -> Option<String> {
+    match cost {
+        Value::Object(units) => call_words::unknown_unit(units.keys().map(String::as_str)),
+        Value::String(text) => {
+            let named = text.split(',').filter_map(|part| part.split_once('='));
+            call_words::unknown_unit(named.map(|(unit, _)| unit.trim()))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
     }
 }
 

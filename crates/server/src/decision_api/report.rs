@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tollgate_core::health::Fault;
 
 use super::fields::{RequestFields, wrong};
-use super::{respond, seconds_down, seconds_up};
+use super::{DecisionCall, respond, seconds_down, seconds_up};
 use crate::api::{ApiError, read_object};
 use crate::decisions::{Decisions, ReportRequest, ReportedOutcome};
 
@@ -22,7 +22,11 @@ const REPORT: [&str; 8] = [
 /// The most headers of a response that is reported: as many as the gateway reads of one.
 const HEADERS_MAX: usize = 512;
 
-pub(super) async fn report(decisions: &Decisions, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn report(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let example = "{\"permit\": \"…\", \"status\": 200}";
     let fields = RequestFields::new(read_object(body, example).await?, &REPORT)?;
     fields.span("latency")?; // the time of the report says when the response arrived
@@ -31,7 +35,7 @@ pub(super) async fn report(decisions: &Decisions, body: Body) -> Result<Response
         outcome: outcome(&fields)?,
         costs: fields.real_costs()?,
     };
-    let reply = decisions.report(&request)?;
+    let reply = decisions.report(&request, call.asker.caller_name())?;
     let body = json!({
         "reported": true,
         "first": reply.is_first,
@@ -41,18 +45,26 @@ pub(super) async fn report(decisions: &Decisions, body: Body) -> Result<Response
     Ok(respond(StatusCode::OK, &body, None))
 }
 
-pub(super) async fn release(decisions: &Decisions, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn release(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let object = read_object(body, "{\"permit\": \"…\"}").await?;
     let fields = RequestFields::new(object, &["permit"])?;
-    decisions.release(&permit(&fields)?)?;
+    decisions.release(&permit(&fields)?, call.asker.caller_name())?;
     Ok(respond(StatusCode::OK, &json!({ "released": true }), None))
 }
 
 /// `POST /v1/renew`.
-pub(super) async fn renew(decisions: &Decisions, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn renew(
+    decisions: &Decisions,
+    call: &DecisionCall<'_>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let object = read_object(body, "{\"permit\": \"…\"}").await?;
     let fields = RequestFields::new(object, &["permit"])?;
-    let use_within = decisions.renew(&permit(&fields)?)?;
+    let use_within = decisions.renew(&permit(&fields)?, call.asker.caller_name())?;
     let body = json!({ "renewed": true, "use_within": seconds_down(use_within) });
     Ok(respond(StatusCode::OK, &body, None))
 }

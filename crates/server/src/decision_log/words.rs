@@ -47,8 +47,9 @@ fn step(kind: &StepKind, provider: &str) -> (&'static str, String) {
         }
         StepKind::Queued { ahead } => {
             let calls = if *ahead == 1 { "call" } else { "calls" };
-            let text =
-                format!("No permit was free. {ahead} {calls} waited for {provider} already.");
+            let text = format!(
+                "No permit was free. {ahead} {calls} of the same or a higher priority waited for {provider} already."
+            );
             ("queued", text)
         }
         StepKind::Decided(verdict, waited) => decided(verdict, *waited, provider),
@@ -100,7 +101,7 @@ fn decided(verdict: &DecisionVerdict, waited: Span, provider: &str) -> (&'static
         DecisionVerdict::Allowed => ("allow", "It got a permit at once.".to_owned()),
         DecisionVerdict::Queued { limit, reason } => {
             let cause = cause(*reason, limit.as_deref(), provider);
-            let text = format!("It got a permit after {}: {cause}.", waited.in_words());
+            let text = format!("It got a permit after {}: {cause}.", measured(waited));
             ("queue", text)
         }
         DecisionVerdict::Rejected { limit, reason } => {
@@ -113,12 +114,25 @@ fn decided(verdict: &DecisionVerdict, waited: Span, provider: &str) -> (&'static
     }
 }
 
+/// A time that has passed, with one decimal below ten seconds: `in_words` rounds up, for waits to come.
+fn measured(span: Span) -> String {
+    match span.0 {
+        1_000_000..10_000_000 => {
+            let tenths = (span.0 + 50_000) / 100_000;
+            format!("{}.{} s", tenths / 10, tenths % 10)
+        }
+        _ => span.in_words(),
+    }
+}
+
 /// Why a call waits or is rejected.
 fn cause(reason: Reason, limit: Option<&str>, provider: &str) -> String {
     match (reason, limit) {
         (Reason::Limit, Some(limit)) => format!("the limit {limit} was used up"),
-        (Reason::Limit, None) => "a limit was used up".to_owned(),
-        (Reason::Cooldown, _) => format!("{provider} cooled down after a 429"),
+        (Reason::Limit, None) => format!("a limit of {provider} was used up"),
+        (Reason::Cooldown, _) => {
+            format!("{provider} had sent a 429, and calls went as it accepts them")
+        }
         (Reason::Sleep, _) => format!("{provider} slept after failures"),
         (Reason::Paused, _) => format!("{provider} was paused by an operator"),
         (Reason::Degraded, _) => {
@@ -132,6 +146,7 @@ fn cause(reason: Reason, limit: Option<&str>, provider: &str) -> String {
         (Reason::Concurrency, None) => "the limit on calls at a time was reached".to_owned(),
         (Reason::OffPeak, _) => "calls of low priority run in off-peak hours only".to_owned(),
         (Reason::QueueFull, _) => format!("the queue of {provider} was full"),
+        (Reason::PermitsOpen, _) => "too many permits were open and not reported".to_owned(),
         (Reason::NoDescriptors, _) => "this process had no file descriptor left".to_owned(),
         (Reason::ShuttingDown, _) => "the daemon was shutting down".to_owned(),
         (Reason::Deadline, _) => "its own time was up".to_owned(),

@@ -46,7 +46,7 @@ pub(super) fn of(registry: &ProviderRegistry, error: Error) -> Result<Denial, De
             let reset_in = Some(status.reset_in).filter(|reset_in| *reset_in > Span::ZERO);
             (provider, None, reset_in)
         }
-        Error::DeadlineExceeded { provider, .. } => (provider, None, None),
+        Error::DeadlineExceeded { provider, .. } => (provider, None, error.retry_in()),
         _ => return Err(error.into()),
     };
     let limit = error.limit().map(|name| {
@@ -134,7 +134,10 @@ fn hint(error: &Error) -> &'static str {
             "the call costs more than the whole limit; split it or raise the limit"
         }
         Some(Reason::NoShare) => "raise the limit, lower `nodes`, or let all nodes share one store",
-        Some(Reason::QueueFull) => "report or release permits, raise queue.max, or ask less often",
+        Some(Reason::QueueFull) => "raise queue.max, or ask less often",
+        Some(Reason::PermitsOpen) => {
+            "report or release each permit when its call has ended; those that are not expire by themselves"
+        }
         Some(Reason::StoreLost) => {
             "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
         }
@@ -142,6 +145,9 @@ fn hint(error: &Error) -> &'static str {
             "`tollgate resume` lets calls through again"
         }
         Some(Reason::Degraded) => "little of the quota remains; `tollgate reset` ends degrade mode",
+        _ if error.retry_in().is_none() => {
+            "nobody knows how long; send \"wait\": true with a longer timeout"
+        }
         _ => "come back after retry_in seconds, or send \"wait\": true with a longer timeout",
     }
 }

@@ -41,11 +41,19 @@ impl DecisionError {
     #[must_use]
     pub fn hint(&self) -> String {
         let fixed = match self {
+            // Nobody wrote a path whose first part is the provider.
+            DecisionError::Call(Error::UnknownProvider { nearest, .. }) => match nearest {
+                Some(near) => return format!("did you mean `{near}`?"),
+                None => {
+                    "`tollgate provider list` shows the names; `providers:` of tollgate.yaml adds one, and a reload applies it"
+                }
+            },
             DecisionError::Call(error) => return crate::rejection::hint(error),
             DecisionError::Guard(GuardError::Unknown {
                 nearest: Some(nearest),
+                ..
             }) => return format!("did you mean `{nearest}`?"),
-            DecisionError::Guard(GuardError::Unknown { nearest: None }) => {
+            DecisionError::Guard(GuardError::Unknown { nearest: None, .. }) => {
                 "write it under `guards:` in tollgate.yaml, then reload"
             }
             DecisionError::Guard(GuardError::NoIdentifier(_)) => {

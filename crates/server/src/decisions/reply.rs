@@ -13,6 +13,7 @@ use tollgate::capacity::Capacity;
 use tollgate::decide::Learned;
 use tollgate::path::Rate;
 use tollgate::permit_table::IssuedPermit;
+use tollgate_config::config::Task;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Span, Wall};
 
@@ -50,6 +51,10 @@ pub struct Acquired {
     pub guard: Option<String>,
     /// How long after now the call may be made.
     pub use_within: Option<Span>,
+    /// What the guard that was asked means for tasks.
+    pub task: Option<Task>,
+    /// The guards that were asked, for rate headers.
+    pub guards: Option<GuardVerdict>,
 }
 
 /// What came back from the call of a permit.
@@ -122,7 +127,7 @@ impl Acquired {
 
     pub(super) fn of_guards(verdict: GuardVerdict) -> Acquired {
         let was_queued = verdict.was_queued;
-        let Some(denied) = verdict.denied else {
+        let Some(denied) = &verdict.denied else {
             let least = verdict.views.iter().min_by_key(|view| view.remaining);
             return Acquired {
                 is_granted: true,
@@ -131,6 +136,7 @@ impl Acquired {
                 limit: least.map(|view: &GuardView| LimitSummary::of_guard(&view.class)),
                 guard: least.map(|view| view.class.name().to_owned()),
                 remaining: least.map(|view| view.remaining),
+                guards: Some(verdict),
                 ..Acquired::default()
             };
         };
@@ -144,6 +150,7 @@ impl Acquired {
             message: Some(denied.message().to_owned()),
             hint: Some(denied.hint()),
             guard: Some(denied.class.name().to_owned()),
+            guards: Some(verdict),
             ..Acquired::default()
         }
     }

@@ -87,6 +87,7 @@ impl Desk {
                 kind: match kind.as_str() {
                     "remaining" => AlertKind::Remaining,
                     "rate_429" => AlertKind::Rate429,
+                    "store_lost" => AlertKind::StoreLost,
                     _ => AlertKind::CacheHitRate,
                 },
                 level: match level.as_str() {

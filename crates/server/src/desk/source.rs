@@ -49,6 +49,7 @@ impl Desk {
             return Err(DeskError::Full(why));
         }
         change.commit()?;
+        self.on_sources_changed();
         Ok(added > 0)
     }
 
@@ -63,8 +64,13 @@ impl Desk {
 
     /// Removes a source; `false` = there is none.
     pub fn remove_source(&self, name: &str) -> Result<bool, DeskError> {
-        let database = self.database.lock();
-        Ok(database.execute("DELETE FROM sources WHERE name = ?1", [name])? > 0)
+        let mut database = self.database.lock();
+        let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        change.execute("DELETE FROM source_runs WHERE name = ?1", [name])?;
+        let removed = change.execute("DELETE FROM sources WHERE name = ?1", [name])?;
+        change.commit()?;
+        self.on_sources_changed();
+        Ok(removed > 0)
     }
 }
 

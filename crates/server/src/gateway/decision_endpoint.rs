@@ -53,7 +53,7 @@ async fn decide(
     body: Body,
 ) -> axum::response::Response {
     let Some(decisions) = &connection.state.options.decisions else {
-        return ApiError::unknown_path().into_response();
+        return ApiError::unknown_decision().into_response();
     };
     let token = bearer(&head.headers);
     let caller = token.and_then(|token| Some((decisions.caller_of(&token)?, token)));

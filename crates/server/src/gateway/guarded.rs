@@ -32,7 +32,7 @@ pub(super) fn is_guarded(connection: &ClientConnection, target: &Target) -> bool
 }
 
 /// Asks the guards of the target's provider. The verdict is for the headers of the response.
-pub(super) fn check(
+pub(super) async fn check(
     connection: &ClientConnection,
     target: &Target,
     ip: IpAddr,
@@ -58,8 +58,10 @@ pub(super) fn check(
         ip,
         headers,
     };
-    let asks = guards.asks_of(&request);
-    let decided = asks.and_then(|asks| guards.decide(&asks));
+    let decided = match guards.asks_of(&request) {
+        Ok(asks) => guards.decide(&asks).await,
+        Err(error) => Err(error),
+    };
     let decided = decided.map_err(|error| misconfigured(&provider, &error))?;
     let denied = decided.denied.clone();
     *verdict = Some(decided);
@@ -71,6 +73,7 @@ pub(super) fn check(
             limit: denied.class.limit_name(),
             message: denied.message(),
             retry_in: denied.retry_in,
+            is_store_lost: denied.is_store_lost,
         }),
     }
 }

@@ -128,7 +128,7 @@ async fn respond(
         return Err(Error::CrossSite);
     }
     let ip = guarded::client_ip(connection, &parts.headers);
-    guarded::check(connection, &target, ip, &parts.headers, guards)?;
+    guarded::check(connection, &target, ip, &parts.headers, guards).await?;
     let host = parts.headers.get(HOST).cloned();
     let protocols = upgrade::requested(&parts);
     let OptionHeaders { mut options } = OptionHeaders::take(&mut parts.headers)?;

@@ -76,6 +76,12 @@ pub(super) async fn hung_up(progress: Arc<RequestProgress>) {
     let Some(socket) = socket.await else {
         return std::future::pending().await;
     };
+    until_read_closed(socket).await;
+}
+
+/// Ends when the peer of this second handle of a socket, of any kind, has closed its side. Its readiness
+/// is its own, so that whoever reads the socket later misses nothing.
+pub(crate) async fn until_read_closed(socket: OwnedFd) {
     let Ok(socket) = TcpStream::from_std(socket.into()) else {
         return std::future::pending().await;
     };

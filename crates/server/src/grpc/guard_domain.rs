@@ -19,7 +19,7 @@ use crate::guards::{Descriptor, GuardAsk, GuardVerdict, GuardView, LimitOverride
 use crate::rejection;
 use tollgate::rate_headers;
 
-pub(super) fn decide(
+pub(super) async fn decide(
     decisions: &Decisions,
     asker: &Asker,
     request: &RateLimitRequest<'_>,
@@ -36,7 +36,7 @@ pub(super) fn decide(
         ends.push(asks.len());
     }
     decisions.allow_guards(asker.caller_name(), asks.iter().map(GuardAsk::guard))?;
-    let verdict = guards.decide_any_number(&asks);
+    let verdict = guards.decide_any_number(&asks).await;
     let begins = std::iter::once(0).chain(ends.iter().copied());
     let ranges = begins.zip(&ends).map(|(begin, end)| begin..*end);
     let mut reply = RateLimitReply {

@@ -24,6 +24,8 @@ pub(super) async fn decide(
     asker: Asker,
     request: &RateLimitRequest<'_>,
 ) -> Result<RateLimitReply, GrpcStatus> {
+    // What the descriptors mean depends on the provider, so a wrong domain is named first.
+    decisions.find_provider(request.domain)?;
     let [descriptor] = &request.descriptors[..] else {
         return Err(GrpcStatus::invalid(
             "a request about a provider has one descriptor; put all entries into one, or ask guards",

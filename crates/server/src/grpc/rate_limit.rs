@@ -37,7 +37,7 @@ pub(super) async fn should_rate_limit(
         "" => Err(GrpcStatus::invalid(
             "the request has no domain; set `domain: guards`, or a provider's name, in Envoy's filter",
         )),
-        GUARDS => guard_domain::decide(decisions, &asker, &request),
+        GUARDS => guard_domain::decide(decisions, &asker, &request).await,
         _ => provider_domain::decide(decisions, asker, &request).await,
     };
     Ok(reply?.into_frame())

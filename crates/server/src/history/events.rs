@@ -1,7 +1,7 @@
 //! Rare events as people read them: a sentence, a level, a provider.
 //!
-//! Promises: at most [`EVENTS_MAX`] are remembered, each with a number that grows; a reader that
-//! missed some learns which. Some 300 bytes each: 150 KiB.
+//! Promises: at most [`EVENTS_MAX`] are remembered, each with a number that grows, also across a restart; a reader
+//! that missed some learns which. Some 300 bytes each: 150 KiB.
 //!
 //! Never: contains a key, a query or a body; events have none.
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::watch;
 use tollgate::event::{Event, Notification};
+use tollgate_core::alert::{Alert, AlertKind, Level as AlertLevel};
 use tollgate_core::health::{HealthState, HealthStatus, Reason};
 
 /// The most events that are remembered: days of a quiet daemon, and what a screen can show of a busy
@@ -20,7 +21,8 @@ pub(crate) const EVENTS_MAX: usize = 500;
 /// An event on the page.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PageEvent {
-    /// Its number, from 1.
+    /// Its number. The first one of a process is the time of its start in milliseconds, so that a page that has seen
+    /// an earlier process shows those of the next.
     pub(crate) id: u64,
     pub(crate) ts: f64,
     /// What is folded together: `transition`, `cooldown`, `operator`, `reload`, `store`…
@@ -32,13 +34,26 @@ pub(crate) struct PageEvent {
     /// The state after a transition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) to: Option<&'static str>,
+    #[serde(flatten)]
+    pub(crate) alert: Option<AlertFields>,
+}
+
+/// What an alert has in addition.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AlertFields {
+    /// `firing` or `resolved`.
+    status: &'static str,
+    /// Which alert: firing and resolved ones have the same.
+    alert: String,
+    entity: Option<Box<str>>,
 }
 
 impl PageEvent {
     /// The name of its server-sent event.
     pub(crate) fn stream_name(&self) -> &'static str {
         match self.kind {
-            "transition" | "cooldown" | "path" => "transition",
+            "transition" | "cooldown" | "path" | "degrade" => "transition",
+            "alert" => "alert",
             _ => "notice",
         }
     }
@@ -52,27 +67,23 @@ pub(crate) struct EventLog {
     newest: watch::Sender<u64>,
 }
 
-impl Default for EventLog {
-    fn default() -> EventLog {
+impl EventLog {
+    /// Numbers follow this one.
+    pub(crate) fn starting_at(id: u64) -> EventLog {
         EventLog {
             events: VecDeque::new(),
-            newest: watch::Sender::new(0),
+            newest: watch::Sender::new(id),
         }
     }
-}
 
-impl EventLog {
     /// Something happened at this time.
     pub(crate) fn on(&mut self, next: &Notification, ts: f64) {
         let sentence = match next {
             Notification::Event(event) => sentence(event),
-            Notification::Lost(count) => Some(Sentence {
-                kind: "lost",
-                level: "warning",
-                provider: None,
-                text: format!("{count} events came too fast and are not listed"),
-                to: None,
-            }),
+            Notification::Lost(count) => {
+                let text = format!("{count} events came too fast and are not listed");
+                Some(Sentence::new("lost", "warning", None, text))
+            }
         };
         let Some(sentence) = sentence else { return };
         let id = *self.newest.borrow() + 1;
@@ -87,6 +98,7 @@ impl EventLog {
             provider: sentence.provider.as_deref().map(Into::into),
             text: sentence.text,
             to: sentence.to,
+            alert: sentence.alert,
         }));
         self.newest.send_replace(id);
     }
@@ -110,6 +122,7 @@ struct Sentence {
     provider: Option<Arc<str>>,
     text: String,
     to: Option<&'static str>,
+    alert: Option<AlertFields>,
 }
 
 impl Sentence {
@@ -125,6 +138,7 @@ impl Sentence {
             provider: provider.cloned(),
             text,
             to: None,
+            alert: None,
         }
     }
 }
@@ -132,6 +146,7 @@ impl Sentence {
 fn sentence(event: &Event) -> Option<Sentence> {
     health_sentence(event)
         .or_else(|| operation_sentence(event))
+        .or_else(|| alert_sentence(event))
         .or_else(|| trouble_sentence(event))
 }
 
@@ -167,6 +182,25 @@ fn health_sentence(event: &Event) -> Option<Sentence> {
             let text = format!("{why}{on}: cools down for {lasts}");
             Sentence::new("cooldown", "warning", Some(provider), text)
         }
+        Event::Degrade {
+            provider,
+            entity,
+            is_on,
+            remaining,
+            below,
+            recover,
+        } => {
+            let on = entity.as_deref().map(|entity| format!(" of {entity}"));
+            let on = on.unwrap_or_default();
+            let text = match is_on {
+                true => format!(
+                    "Saving quota: {remaining} calls{on} remain, below {below}; only the cache responds until {recover} remain"
+                ),
+                false => format!("Sends again: {remaining} calls{on} remain"),
+            };
+            let level = if *is_on { "warning" } else { "info" };
+            Sentence::new("degrade", level, Some(provider), text)
+        }
         Event::PathClosed {
             provider,
             path,
@@ -174,7 +208,12 @@ fn health_sentence(event: &Event) -> Option<Sentence> {
             ..
         } => {
             let path = path.as_deref().unwrap_or("other paths");
-            let text = format!("{path} is closed after {failures} failures");
+            let failures = if *failures == 1 {
+                "1 failure".to_owned()
+            } else {
+                format!("{failures} failures")
+            };
+            let text = format!("{path} is closed after {failures}");
             Sentence::new("path", "warning", Some(provider), text)
         }
         Event::PathOpened { provider, path } => {
@@ -202,9 +241,9 @@ fn operation_sentence(event: &Event) -> Option<Sentence> {
             let text = format!("looser limits: {change}");
             Sentence::new("operator", "warning", Some(provider), text)
         }
-        Event::Reloaded { providers } => {
-            let text = format!("configuration loaded: {providers} providers");
-            Sentence::new("reload", "info", None, text)
+        // The number of it counts built-in providers, which nobody sees.
+        Event::Reloaded { .. } => {
+            Sentence::new("reload", "info", None, "configuration loaded".to_owned())
         }
         Event::ReloadRejected { problem } => {
             let text = format!("configuration rejected: {problem}");
@@ -214,9 +253,75 @@ fn operation_sentence(event: &Event) -> Option<Sentence> {
             let text = format!("the store is back after {}", away.in_words());
             Sentence::new("store", "info", None, text)
         }
+        Event::CacheStoreBack { away } => {
+            let text = format!("the store of the cache is back after {}", away.in_words());
+            Sentence::new("cache", "info", None, text)
+        }
+        Event::GuardStoreBack { away } => {
+            let text = format!("the store of guards is back after {}", away.in_words());
+            Sentence::new("store", "info", None, text)
+        }
         Event::Draining => Sentence::new("process", "warning", None, "shutting down".to_owned()),
         _ => return None,
     })
+}
+
+/// What needs an operator, and whether an operator learns of it.
+fn alert_sentence(event: &Event) -> Option<Sentence> {
+    Some(match event {
+        Event::Alert {
+            provider,
+            entity,
+            alert,
+            is_firing,
+        } => {
+            let (status, level, text) = match is_firing {
+                true => ("firing", alert.level, alert.to_string()),
+                false => ("resolved", alert.level, resolved(alert)),
+            };
+            let level = match (is_firing, level) {
+                (false, _) => "info",
+                (true, AlertLevel::Critical) => "error",
+                (true, AlertLevel::Warning) => "warning",
+            };
+            let fields = AlertFields {
+                status,
+                alert: format!("{} {}", alert.name, alert.kind.as_str()),
+                entity: entity.as_deref().map(Into::into),
+            };
+            Sentence {
+                alert: Some(fields),
+                ..Sentence::new("alert", level, Some(provider), text)
+            }
+        }
+        Event::WebhookFailed {
+            number,
+            attempts,
+            gives_up,
+            why,
+        } => {
+            let tries = if *attempts == 1 {
+                "1 attempt".to_owned()
+            } else {
+                format!("{attempts} attempts")
+            };
+            let then = if *gives_up { "given up" } else { "tried again" };
+            let text = format!("webhook {number}: {why} ({tries}, {then})");
+            Sentence::new("webhook", "warning", None, text)
+        }
+        _ => return None,
+    })
+}
+
+/// That an alert is over, without the number that raised it.
+pub(crate) fn resolved(alert: &Alert) -> String {
+    let what = match alert.kind {
+        AlertKind::Remaining => "has enough requests remaining again",
+        AlertKind::Rate429 => "gets no more 429s than usual",
+        AlertKind::CacheHitRate => "cache hit rate is normal again",
+        AlertKind::StoreLost => "can be reached again",
+    };
+    format!("Resolved: {} {what}", alert.name)
 }
 
 /// What does not work. Everything else is normal operation, or a fact of one call.
@@ -225,6 +330,9 @@ fn trouble_sentence(event: &Event) -> Option<Sentence> {
     let warning = |kind, provider, text| Sentence::new(kind, "warning", provider, text);
     Some(match event {
         Event::StoreLost { why } => error("store", None, format!("the store is lost: {why}")),
+        Event::GuardStoreLost { why } => {
+            error("store", None, format!("the store of guards is lost: {why}"))
+        }
         Event::LedgerDamaged { rows } => {
             let text = format!(
                 "{rows} stored rows were damaged; their limits count as used up for one period"
@@ -247,6 +355,11 @@ fn trouble_sentence(event: &Event) -> Option<Sentence> {
         Event::TlsFailed { host, why } => {
             error("tls", None, format!("TLS with {host} failed: {why}"))
         }
+        Event::CacheStoreLost { why } => warning(
+            "cache",
+            None,
+            format!("the store of the cache is lost, so it is in memory: {why}"),
+        ),
         Event::CacheOnlyInMemory { why } => {
             warning("cache", None, format!("the cache is in memory only: {why}"))
         }
@@ -273,6 +386,9 @@ fn trouble_sentence(event: &Event) -> Option<Sentence> {
             format!("queue {queue} is full: {pending} tasks"),
         ),
         Event::DeskFailed { why } => error("desk", None, why.to_string()),
+        Event::SourceFailed { source, why, .. } => {
+            warning("source", None, format!("source {source} failed: {why}"))
+        }
         Event::OutOfDescriptors { .. } => {
             let text = "no file descriptor is left; raise `ulimit -n`".to_owned();
             error("connections", None, text)
@@ -338,7 +454,7 @@ mod tests {
 
     #[test]
     fn the_newest_events_stay_and_a_reader_gets_those_it_missed() {
-        let mut log = EventLog::default();
+        let mut log = EventLog::starting_at(0);
         for number in 0..EVENTS_MAX + 5 {
             log.on(&reload(&number.to_string()), 1.0);
         }
@@ -351,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_normal_operation_is_not_listed() {
-        let mut log = EventLog::default();
+        let mut log = EventLog::starting_at(0);
         log.on(&Notification::Lost(3), 1.0);
         let address = "127.0.0.1:1".parse().unwrap();
         log.on(

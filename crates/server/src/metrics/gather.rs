@@ -13,6 +13,7 @@ use tollgate::metrics::{PRIORITIES, ProviderMetrics};
 use tollgate::providers::{ActiveProvider, UNKNOWN};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthState;
+use tollgate_core::limit::CellView;
 
 use super::{Family, SampleValue};
 use crate::daemon::Daemon;
@@ -104,13 +105,18 @@ impl Daemon {
                 states.add(labels, u64::from(known == state));
             }
         }
-        let mut store = Family::gauge("store_up", "1 while the ledger's store can be reached.");
-        store.add([], u64::from(registry.ledger().loss().is_none()));
+        let guards = self.decisions().guards();
+        let mut store = Family::gauge(
+            "store_up",
+            "1 while the ledger's store, and Redis if guards count there, can be reached.",
+        );
+        let is_up = registry.ledger().loss().is_none() && guards.store_loss().is_none();
+        store.add([], u64::from(is_up));
         let mut open = Family::counter(
             "fail_open_total",
-            "Calls that ran uncounted because the store was lost (on_store_loss: open).",
+            "Calls that ran uncounted because a store was lost (on_store_loss: open).",
         );
-        open.add([], registry.uncounted());
+        open.add([], registry.uncounted() + guards.uncounted());
         vec![rate, concurrency, errors, states, store, open]
     }
 
@@ -152,13 +158,16 @@ impl Daemon {
         );
         let mut remaining = Family::gauge(
             "limit_remaining",
-            "What remains of a limit of the whole provider.",
+            "What remains of a limit of the provider; of a limit per entity, that of the entity with the least.",
         );
         let mut most = Family::gauge("limit_max", "The limit.");
         for one in providers {
             let Some(active) = &one.active else { continue };
             let limits = active.limits(None).await;
             let mut seen: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            for (name, view) in tightest_of_entities(active).await {
+                seen.insert(name, (view.remaining, view.limit));
+            }
             for limit in limits {
                 let Some(view) = limit.view else { continue };
                 // Per key there are several of one name: those of all keys together.
@@ -184,7 +193,7 @@ impl Daemon {
                 .into_iter()
                 .chain(denied.filter(|who| who.as_deref() != Some("other")))
             {
-                let Ok(status) = guards.status(class.name(), who.as_deref()) else {
+                let Ok(status) = guards.status(class.name(), who.as_deref()).await else {
                     continue;
                 };
                 let identifier = who.as_deref().unwrap_or("global");
@@ -329,4 +338,23 @@ fn priority_word(priority: Priority) -> &'static str {
 #[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
 fn ratio(millionths: u64) -> f64 {
     millionths as f64 / 1_000_000.0
+}
+
+/// Of each limit per entity, the count of the entity that has the least remaining.
+async fn tightest_of_entities(active: &ActiveProvider) -> BTreeMap<String, CellView> {
+    let names = active.entities();
+    let asked: Vec<Option<&str>> = names.iter().map(|name| Some(&**name)).collect();
+    if asked.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut tightest: BTreeMap<String, CellView> = BTreeMap::new();
+    let (parts, _) = active.parts_and_429s(&asked).await;
+    for limit in parts.into_iter().flat_map(|part| part.limits) {
+        let Some(view) = limit.view else { continue };
+        let known = tightest.entry(limit.name).or_insert(view);
+        if view.remaining < known.remaining {
+            *known = view;
+        }
+    }
+    tightest
 }

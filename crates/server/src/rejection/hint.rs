@@ -22,6 +22,10 @@ pub(super) fn hint(error: &Error) -> String {
         }
         Error::NoPermit { reason, .. } => for_reason(*reason),
         Error::Guarded {
+            is_store_lost: true,
+            ..
+        } => "the log of tollgate says why; on_store_loss of the guard sets what happens meanwhile",
+        Error::Guarded {
             retry_in: Some(_), ..
         } => "retry after retryIn milliseconds, and send fewer requests",
         Error::Guarded { retry_in: None, .. } => {
@@ -89,6 +93,9 @@ fn for_name(name: &str, nearest: Option<&str>) -> String {
     match (name, nearest) {
         ("", _) => "call /NAME/path, such as /tmdb/3/movie/550, or an absolute URL as \
                     /https://api.example.org/path; `tollgate provider list` shows the names"
+            .to_owned(),
+        ("v1", _) => "the decision service is /-/v1/… on this address, for callers with a token, and /v1/… on the \
+                      admin address"
             .to_owned(),
         (_, Some(near)) => {
             format!("did you mean `{near}`? The first part of the path is a provider's name")
@@ -178,6 +185,7 @@ fn for_reason(reason: Reason) -> &'static str {
         }
         Reason::NoShare => "raise the limit, lower `nodes`, or let all nodes share one store",
         Reason::QueueFull => "raise queue.max, or send fewer calls at once",
+        Reason::PermitsOpen => "report or release each permit when its call has ended",
         Reason::NoDescriptors => {
             "raise the open-file limit (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
         }

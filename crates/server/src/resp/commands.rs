@@ -87,10 +87,7 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
             "cl.throttle",
             (1, MANY),
             "Takes tokens of a bucket: KEY MAX_BURST COUNT PERIOD [QUANTITY]",
-            |session, command, out| {
-                throttle(session, command, out);
-                Action::Replied
-            },
+            throttle,
         )
     },
     CommandSpec {

@@ -15,10 +15,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
+use super::client_stream::{ClientStream, read_or_end};
 use super::commands::{self, Action, LaterReply};
 use super::parse::{Arguments, Command, CommandCaps, Parsed, parse};
 use super::reply::ReplyWriter;
@@ -51,8 +52,8 @@ const UNFINISHED_TICKS: u32 = 2;
 /// at the beginning.
 const STRANGER_TICKS: u32 = 3;
 
-/// How many ticks the input may be full without any reply. Nothing is read then, so nobody would see
-/// that the client has left.
+/// How many ticks the input may be full without any reply. Nothing is read then; a client whose end is
+/// behind what its kernel still holds would not be noticed.
 const FULL_TICKS: u32 = 6;
 
 /// How long a client may leave its replies unread.
@@ -67,7 +68,7 @@ const SHUTTING_DOWN: &str =
 /// Serves one connection until its end.
 pub(super) async fn serve<S>(stream: S, session: Session, place: Place, shutdown: ShutdownSignal)
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: ClientStream,
 {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -86,10 +87,10 @@ where
         is_draining: false,
         stage: Box::pin(async move { requested.requested().await }),
         shutdown,
+        place,
     };
     connection.run(&mut ticks).await;
     connection.stream.shutdown().await.ok();
-    drop(place);
 }
 
 struct Connection<S> {
@@ -111,6 +112,7 @@ struct Connection<S> {
     /// Ends with the next stage of a shutdown. Made once, because it is polled with every command.
     stage: Pin<Box<dyn Future<Output = ()> + Send>>,
     shutdown: ShutdownSignal,
+    place: Place,
 }
 
 /// Replies that take time, and those behind them.
@@ -136,7 +138,7 @@ enum Next {
     Close,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: ClientStream> Connection<S> {
     async fn run(&mut self, ticks: &mut Interval) {
         loop {
             let next = poll_fn(|cx| Poll::Ready(self.execute(cx))).await;
@@ -182,6 +184,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         at += if next == Next::Close { used } else { 0 };
                         break next;
                     }
+                    if !session.is_stranger() {
+                        self.place.open.activity().on_known();
+                    }
                     at += used;
                     self.needed = 1;
                 }
@@ -216,6 +221,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Waits for bytes, for a reply, or for the end. `false`: it is over.
     async fn wait(&mut self, ticks: &mut Interval) -> bool {
         let may_read = self.input.len() < INPUT_MAX && !self.is_draining;
+        self.place
+            .open
+            .activity()
+            .set_served(!self.pending.is_empty());
         if may_read && self.input.capacity() - self.input.len() < READ_SIZE / 4 {
             self.input.reserve(READ_SIZE);
         }
@@ -238,10 +247,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 !self.is_silent_for_too_long()
             }
-            read = self.stream.read_buf(&mut self.input), if may_read => {
+            read = read_or_end(&mut self.stream, &mut self.input, may_read) => {
                 self.was_active = true;
+                self.place.open.activity().set_served(true);
                 matches!(read, Ok(bytes) if bytes > 0)
             }
+            () = self.place.open.replaced() => false,
             () = &mut self.stage => {
                 if std::mem::replace(&mut self.is_draining, true) {
                     self.pending.give_up(&self.session, SHUTTING_DOWN, &mut self.output);

@@ -1,6 +1,6 @@
 //! Connections without a socket, in paused time: silence, cuts, and clients that do not read.
 
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::JoinHandle;
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};

@@ -12,10 +12,12 @@ use tokio::sync::watch;
 use tollgate_config::Secret;
 use tollgate_ledger::{Clock, Ledger};
 
+use super::client_stream::ClientStream;
 use super::connection::serve;
 use super::session::{RespContext, Session};
 use super::waiting_places::WaitingPlaces;
 use crate::accept_loop::ShutdownSignal;
+use crate::connection_table::ConnectionTable;
 use crate::gateway::ConnectionCap;
 use crate::test_config;
 
@@ -24,6 +26,13 @@ const GUARD: &str = "guards: { task: { limit: 1, period: 1h, burst: 1, by: name 
 
 /// More than any fuzz target sends or gets.
 const PIPE: usize = 1 << 24;
+
+impl ClientStream for DuplexStream {
+    /// A pipe has no kernel that knows.
+    fn hung_up(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+}
 
 /// What a connection replies to these pieces, until its client ends it or it ends by itself.
 pub async fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
@@ -52,7 +61,11 @@ pub(super) fn connection(
     let cap = Arc::new(ConnectionCap::new(1, 1, false));
     let slot = cap.try_acquire([127, 0, 0, 1].into());
     let context = context(ledger, token);
-    let place = context.place(slot.expect("the first connection has a place"));
+    let open = ConnectionTable::new(1).open();
+    let place = context.place(
+        slot.expect("the first connection has a slot"),
+        open.expect("the first connection has a place"),
+    );
     let session = Session::new(context, 1, None);
     let (client, server) = duplex(capacity);
     let (shutdown, over) = (watch::Sender::new(false), watch::Sender::new(false));

@@ -103,7 +103,13 @@ pub(super) fn capacity(session: &mut Session, command: &Command<'_>, out: &mut V
     };
     let target = match subject {
         Subject::Call(target) => target,
-        Subject::Guards(guards) => return guard_status(session, &guards, out),
+        Subject::Guards(guards) => {
+            let names = guards.iter().map(|(guard, _)| guard.as_str());
+            return match options.guard_capacity(session, names) {
+                Ok(cost) => guard_status(session, &guards, cost, out),
+                Err(error) => failed(session, out, &error),
+            };
+        }
     };
     let call = match options.call(session, target) {
         Ok(call) => call,
@@ -120,21 +126,25 @@ pub(super) fn capacity(session: &mut Session, command: &Command<'_>, out: &mut V
 }
 
 /// The tokens of one key of a guard.
-fn guard_status(session: &Session, guards: &[(String, String)], out: &mut Vec<u8>) -> Action {
+fn guard_status(
+    session: &Session,
+    guards: &[(String, String)],
+    cost: u64,
+    out: &mut Vec<u8>,
+) -> Action {
     let [(guard, identifier)] = guards else {
         let error = "ERR the capacity of one guard at a time; send GUARD once";
         return failed(session, out, error);
     };
-    let status = session
-        .context
-        .decisions()
-        .guard_status(guard, Some(identifier));
-    let mut reply = ReplyWriter::new(out, session.protocol);
-    match status {
-        Ok(status) => write_guard_status(&mut reply, &status),
-        Err(error) => reply.error(&mistake(&error)),
-    }
-    Action::Replied
+    let (decisions, protocol) = (session.context.decisions().clone(), session.protocol);
+    let (guard, identifier) = (guard.clone(), identifier.clone());
+    Action::Later(Box::pin(async move {
+        let status = decisions.guard_status(&guard, Some(&identifier)).await;
+        written(protocol, |reply| match &status {
+            Ok(status) => write_guard_status(reply, status, cost),
+            Err(error) => reply.error(&mistake(error)),
+        })
+    }))
 }
 
 pub(super) fn report(session: &mut Session, command: &Command<'_>, out: &mut Vec<u8>) -> Action {
@@ -142,7 +152,10 @@ pub(super) fn report(session: &mut Session, command: &Command<'_>, out: &mut Vec
         Ok(request) => request,
         Err(error) => return failed(session, out, &error),
     };
-    let done = session.context.decisions().report(&request);
+    let done = {
+        let caller = session.identity.caller();
+        session.context.decisions().report(&request, caller)
+    };
     let mut reply = ReplyWriter::new(out, session.protocol);
     match done {
         Ok(report) => {
@@ -231,7 +244,10 @@ pub(super) fn release(session: &mut Session, command: &Command<'_>, out: &mut Ve
         Ok(permit) => permit,
         Err(error) => return failed(session, out, &error),
     };
-    let done = session.context.decisions().release(&permit);
+    let done = {
+        let caller = session.identity.caller();
+        session.context.decisions().release(&permit, caller)
+    };
     let mut reply = ReplyWriter::new(out, session.protocol);
     match done {
         Ok(()) => reply.ok(),
@@ -357,11 +373,11 @@ fn write_capacity(reply: &mut ReplyWriter<'_>, capacity: &CapacityReply) {
     reply.text_or_null(capacity.message.as_deref());
 }
 
-fn write_guard_status(reply: &mut ReplyWriter<'_>, status: &GuardStatus) {
+fn write_guard_status(reply: &mut ReplyWriter<'_>, status: &GuardStatus, cost: u64) {
     let remaining = status.micro_tokens / 1_000_000;
     reply.map(4);
     reply.text("available");
-    reply.boolean(remaining > 0);
+    reply.boolean(remaining >= cost);
     reply.text("remaining");
     reply.count(remaining);
     reply.text("tokens_per_minute");

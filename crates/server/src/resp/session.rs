@@ -21,9 +21,11 @@ use tollgate_config::Secret;
 use tollgate_config::config::Limiting;
 use tollgate_guard::Tick;
 
+use super::activity::ClientActivity;
 use super::parse::CommandCaps;
 use super::reply::Protocol;
 use super::waiting_places::WaitingPlaces;
+use crate::connection_table::ConnectionPlace;
 use crate::daemon::Daemon;
 use crate::decisions::Decisions;
 use crate::gateway::ConnectionSlot;
@@ -86,6 +88,8 @@ pub(super) struct Session {
 pub(super) struct Place {
     context: Arc<RespContext>,
     _slot: ConnectionSlot,
+    /// Among those of its listener.
+    pub(super) open: ConnectionPlace<ClientActivity>,
 }
 
 impl RespContext {
@@ -93,11 +97,16 @@ impl RespContext {
         self.daemon.decisions()
     }
 
-    pub(super) fn place(self: &Arc<RespContext>, slot: ConnectionSlot) -> Place {
+    pub(super) fn place(
+        self: &Arc<RespContext>,
+        slot: ConnectionSlot,
+        open: ConnectionPlace<ClientActivity>,
+    ) -> Place {
         self.clients.fetch_add(1, Ordering::Relaxed);
         Place {
             context: self.clone(),
             _slot: slot,
+            open,
         }
     }
 

@@ -4,12 +4,18 @@
 //! or never will be), the seconds until the bucket is full.
 //!
 //! Promises: whole seconds are rounded up, so that nobody comes back too early; 0 never stands beside
-//! a denial. Each caller with a token has keys of its own; the operator's are those of nobody else.
+//! a denial. Each caller with a token has keys of its own, at most a quarter of the table's, for limits
+//! that fill within a day; the operator's are those of nobody else.
 //!
 //! Never: counts a request that it cannot read.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use tollgate_config::config::Limiting;
+use tollgate_guard::Tick;
+
+use super::commands::Action;
 use super::parse::Command;
 use super::reply::ReplyWriter;
 use super::session::Session;
@@ -17,15 +23,56 @@ use crate::guards::{ThrottleLimit, Throttled};
 
 const USAGE: &str = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 
-pub(super) fn throttle(session: &mut Session, command: &Command<'_>, out: &mut Vec<u8>) {
+/// The longest time that a bucket of a caller may take to fill. A key takes its place in the table for that
+/// long, so a caller could otherwise hold its share of the places for years.
+const FILL_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+const TOO_SLOW: &str = "ERR max_burst takes more than a day to fill; use a smaller max_burst or a shorter period, or ask with the admin token";
+
+pub(super) fn throttle(session: &mut Session, command: &Command<'_>, out: &mut Vec<u8>) -> Action {
     let protocol = session.protocol;
-    match decide(session, command) {
-        Ok(throttled) => ReplyWriter::new(out, protocol).five(five(&throttled)),
-        Err(error) => ReplyWriter::new(out, protocol).error(&error),
+    let asked = match read(session, command) {
+        Ok(asked) => asked,
+        Err(error) => {
+            ReplyWriter::new(out, protocol).error(&error);
+            return Action::Replied;
+        }
+    };
+    let ThrottleAsk {
+        key,
+        limit,
+        quantity,
+        limiting,
+        now,
+    } = asked;
+    let throttle = session.context.daemon.decisions().throttle();
+    if !throttle.is_shared() {
+        let caller = session.identity.caller();
+        let throttled = throttle.take_for(caller, &key, &limit, quantity, limiting, now);
+        ReplyWriter::new(out, protocol).five(five(&throttled));
+        return Action::Replied;
     }
+    let (decisions, key) = (session.context.decisions().clone(), key.into_owned());
+    Action::Later(Box::pin(async move {
+        let throttle = decisions.throttle();
+        let taken = throttle.take_shared(&key, &limit, quantity, limiting, now);
+        let throttled = taken.await;
+        let mut out = Vec::with_capacity(64);
+        ReplyWriter::new(&mut out, protocol).five(five(&throttled));
+        out
+    }))
 }
 
-fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, String> {
+/// What a command asks.
+struct ThrottleAsk<'a> {
+    key: Cow<'a, [u8]>,
+    limit: ThrottleLimit,
+    quantity: i64,
+    limiting: Limiting,
+    now: Tick,
+}
+
+fn read<'a>(session: &mut Session, command: &Command<'a>) -> Result<ThrottleAsk<'a>, String> {
     if !(5..=6).contains(&command.len()) {
         return Err(format!("ERR {USAGE}"));
     }
@@ -34,7 +81,7 @@ fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, Str
         // The keys of a caller are its own: it cannot empty a bucket of another. Its name has no NUL.
         [caller.as_bytes(), b"\0", key].concat()
     });
-    let key = own_key.as_deref().unwrap_or(key);
+    let key = own_key.map_or(Cow::Borrowed(key), Cow::Owned);
     let number = |at: usize, what: &str| {
         let read = command.get(at).and_then(integer);
         read.ok_or_else(|| format!("ERR {what} is not an integer; {USAGE}"))
@@ -50,13 +97,21 @@ fn decide(session: &mut Session, command: &Command<'_>) -> Result<Throttled, Str
     };
     let now = session.now();
     let decisions = session.context.daemon.decisions();
-    let throttle = decisions.throttle();
     let limiting = &mut session.limiting;
     let limiting = *limiting.get_or_insert_with(|| decisions.guards().limiting());
     let [max_burst, count, period] = limits;
     let limit = ThrottleLimit::new(max_burst, count, period);
     let limit = limit.map_err(|error| format!("ERR {error}"))?;
-    Ok(throttle.take(key, &limit, quantity, limiting, now))
+    if session.identity.caller().is_some() && limit.fill_time() > FILL_MAX {
+        return Err(TOO_SLOW.to_owned());
+    }
+    Ok(ThrottleAsk {
+        key,
+        limit,
+        quantity,
+        limiting,
+        now,
+    })
 }
 
 fn five(throttled: &Throttled) -> [i64; 5] {

@@ -5,87 +5,51 @@
 //!
 //! Never: is asked by a command that is decided at once.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tollgate::caller_shares::{CallerShares, PlaceHolder};
 
 use super::session::Identity;
 
 /// The places.
 #[derive(Debug)]
 pub(super) struct WaitingPlaces {
-    max: usize,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    all: usize,
-    /// By the caller's name; only callers that wait now.
-    of_callers: HashMap<Arc<str>, usize>,
+    taken: Mutex<CallerShares>,
 }
 
 /// One place, until it is dropped.
 #[derive(Debug)]
 pub(super) struct WaitingPlace {
     places: Arc<WaitingPlaces>,
-    /// `None` = the operator.
-    caller: Option<Arc<str>>,
+    holder: PlaceHolder,
 }
 
 impl WaitingPlaces {
     pub(super) fn new(max: usize) -> Arc<WaitingPlaces> {
         Arc::new(WaitingPlaces {
-            max,
-            taken: Mutex::default(),
+            taken: Mutex::new(CallerShares::new(max)),
         })
     }
 
     /// A place for a command of this client; `None` if there is none for it.
     pub(super) fn take(self: &Arc<WaitingPlaces>, who: &Identity) -> Option<WaitingPlace> {
-        let caller: Option<Arc<str>> = match who {
+        let holder: PlaceHolder = match who {
             Identity::Stranger => return None,
             Identity::Operator => None,
             Identity::Caller(name, _) => Some(name.as_str().into()),
         };
-        let share = (self.max / 4).max(1);
-        let mut taken = self.taken.lock();
-        let max = if caller.is_some() {
-            (self.max - self.max / 4).max(1)
-        } else {
-            self.max
-        };
-        if taken.all >= max {
-            return None;
-        }
-        if let Some(name) = &caller {
-            let own = taken.of_callers.entry(name.clone()).or_default();
-            if *own >= share {
-                return None;
-            }
-            *own += 1;
-        }
-        taken.all += 1;
-        drop(taken);
-        Some(WaitingPlace {
+        let is_taken = self.taken.lock().take(&holder);
+        is_taken.then(|| WaitingPlace {
             places: self.clone(),
-            caller,
+            holder,
         })
     }
 }
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        taken.all = taken.all.saturating_sub(1);
-        let Some(name) = &self.caller else { return };
-        if let Some(own) = taken.of_callers.get_mut(name) {
-            *own = own.saturating_sub(1);
-            if *own == 0 {
-                taken.of_callers.remove(name);
-            }
-        }
+        self.places.taken.lock().give_back(self.holder.as_deref());
     }
 }
 
@@ -115,7 +79,6 @@ mod tests {
         assert!(places.take(&Identity::Stranger).is_none());
         drop((held, others, seventh, eighth));
         assert!(take("a").is_some());
-        let taken = places.taken.lock();
-        assert_eq!((taken.all, taken.of_callers.len()), (0, 0));
+        assert_eq!(places.taken.lock().taken(), 0);
     }
 }

@@ -206,11 +206,8 @@ impl RequestOptions {
         match subject {
             Subject::Call(target) => Ok(AcquireKind::Call(self.call(session, target)?)),
             Subject::Guards(guards) => {
-                let cost = self.guard_cost()?;
                 let names = guards.iter().map(|(guard, _)| guard.as_str());
-                let allowed = session.context.decisions();
-                let allowed = allowed.allow_guards(session.identity.caller(), names);
-                allowed.map_err(|error| format!("NOPERM {error}; {}", error.hint()))?;
+                let cost = self.guard_capacity(session, names)?;
                 let of = |(guard, identifier)| GuardRequest {
                     guard,
                     identifier: Some(identifier),
@@ -236,6 +233,19 @@ impl RequestOptions {
             is_operator: matches!(session.identity, Identity::Operator),
             ip: Some(session.peer.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
         })
+    }
+
+    /// How many tokens of these guards are meant; an error if this client may not use them.
+    pub(super) fn guard_capacity<'g>(
+        &self,
+        session: &Session,
+        guards: impl IntoIterator<Item = &'g str>,
+    ) -> Result<u64, String> {
+        let cost = self.guard_cost()?;
+        let decisions = session.context.decisions();
+        let allowed = decisions.allow_guards(session.identity.caller(), guards);
+        allowed.map_err(|error| format!("NOPERM {error}; {}", error.hint()))?;
+        Ok(cost)
     }
 
     /// The tokens of a guard have no unit, and a guard knows no call.

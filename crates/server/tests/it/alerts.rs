@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tollgate::event::{Event, Notification};
 use tollgate::providers::Options;
-use tollgate_config::Sources;
 use tollgate_core::alert::QUIET_FOR;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
@@ -17,7 +16,7 @@ use tollgate_server::desk::Desk;
 use tollgate_server::{AlertOptions, Alerts};
 
 use crate::client::{get, wait_until};
-use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_daemon::{TestDaemon, from_config, write_file};
 use crate::upstream::{ReceivedRequest, Upstream, ok, reply};
 
 const SECRET: &str = "webhook-secret"; // tidy:canary
@@ -46,11 +45,7 @@ async fn daemon(
         "providers: [{provider}]\nalerts: {{webhooks: [{{url: 'http://{receiver}/hook', secret: {SECRET}}}]}}\n"
     );
     write_file(&format!("{name}.yaml"), &config);
-    let sources = Sources {
-        config: Some(format!("{name}.yaml")),
-        providers: Vec::new(),
-        ..from_file(&provider)
-    };
+    let sources = from_config(&format!("{name}.yaml"));
     let options = Options {
         private: true,
         ..Options::default()
@@ -110,6 +105,12 @@ async fn s10_an_alert_is_sent_once_when_it_begins_and_once_when_it_ends() {
         &folder,
     )
     .await;
+    let settings = daemon.request("GET", "/v1/config", "").await.body;
+    let host = receiver.address.to_string();
+    assert!(
+        settings.contains(&host) && !settings.contains("/hook"),
+        "its path may be a key"
+    );
     let mut events = daemon.daemon.registry().events().subscribe();
     let alerts = Alerts::start(&daemon.daemon, impatient()).await;
     get(daemon.gateway, "/x/a").await;

@@ -164,7 +164,7 @@ async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() 
     let late = get_until_late(gateway.address, "/x/a").await;
     check(
         &late,
-        &expected(504, "DeadlineExceeded", Some("concurrency"), false),
+        &expected(504, "DeadlineExceeded", Some("concurrency"), true),
     );
     assert_eq!(late.json()["limit"], "concurrency");
     let rejected = get_with(gateway.address, "/x/a", &[("x-tollgate-timeout", "0s")]).await;
@@ -187,7 +187,7 @@ async fn a_call_that_waits_too_long_for_a_connection_learns_so() {
     let late = get_until_late(gateway.address, "/x/a").await;
     check(
         &late,
-        &expected(504, "DeadlineExceeded", Some("concurrency"), false),
+        &expected(504, "DeadlineExceeded", Some("concurrency"), true),
     );
     let json = late.json();
     assert_eq!(json["limit"], "connections");

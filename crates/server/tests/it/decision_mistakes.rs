@@ -11,6 +11,36 @@ const MISTAKES: &[(&str, &str, u16, &str)] = &[
     ("/v1/acquire", "{}", 400, "`provider` or `url`"),
     (
         "/v1/acquire",
+        r#"{"provider": "y", "provider": "x"}"#,
+        400,
+        "stands twice",
+    ),
+    (
+        "/v1/acquire",
+        r#"{"provider": "nope"}"#,
+        404,
+        "`tollgate provider list` shows the names",
+    ),
+    (
+        "/v1/acquire",
+        r#"{"provider": "x", "entity": "a b"}"#,
+        400,
+        "without spaces",
+    ),
+    (
+        "/v1/acquire",
+        r#"{"provider": "x", "cost": "apples=3"}"#,
+        400,
+        "the unit `apples`",
+    ),
+    (
+        "/v1/acquire",
+        r#"{"guard": "ipp", "identifier": "1.2.3.4"}"#,
+        404,
+        "there is no guard `ipp`",
+    ),
+    (
+        "/v1/acquire",
         r#"{"provider": "xx"}"#,
         404,
         "did you mean `x`",
@@ -210,6 +240,15 @@ async fn a_mistake_is_rejected_with_its_remedy_and_counts_nothing() {
         assert_eq!(response.status, 400, "{path}: {response:?}");
     }
     assert_eq!(daemon.request("GET", "/v1/acquire", "").await.status, 405);
+    let unknown = daemon
+        .request("GET", "/v1/decisions?provider=nope", "")
+        .await;
+    assert_eq!(unknown.status, 404, "{unknown:?}");
+    let rest = daemon.request("GET", "/v1/providers/x/rest", "").await;
+    assert!(rest.body.contains("/openapi.json"), "{rest:?}");
+    let lost = crate::client::get(daemon.gateway, "/v1/acquire").await;
+    assert_eq!(lost.status, 404, "{lost:?}");
+    assert!(lost.body.contains("/-/v1/"), "{lost:?}");
     let own = daemon.admin.to_string();
     let body = r#"{"provider": "x"}"#;
     let open = raw_request(daemon.admin, "POST", "/v1/acquire", &[("host", &own)], body).await;

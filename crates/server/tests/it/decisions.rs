@@ -90,6 +90,23 @@ async fn permits_of_other_processes_keep_the_providers_limit() {
     assert_eq!((report.violations, report.accepted, made), (0, 9, 9));
 }
 
+/// A denial after a wait had `retry_in: null`, and the hint to come back after it.
+#[tokio::test]
+async fn a_denial_after_a_wait_says_when_to_come_back() {
+    let rest = "limits: [1/1h]\ntimeout: {first_byte: 5s}";
+    write_file(
+        "decide-late.yaml",
+        &format!("name: x\ndomain: api.example.org\n{rest}\n"),
+    );
+    let daemon = TestDaemon::start(from_file("decide-late.yaml")).await;
+    permit(&acquire(&daemon, &json!({"provider": "x"})).await);
+    let late = acquire(&daemon, &json!({"provider": "x", "timeout": 0.2})).await;
+    assert_eq!(late.status, 429, "{late:?}");
+    let retry_in = late.json()["retry_in"].as_f64().expect("a time");
+    assert!(retry_in > 3_600.0, "{late:?}");
+    assert!(!late.header("retry-after").is_empty(), "{late:?}");
+}
+
 /// Every field of the contract; the time is exact to the millisecond and rounded up.
 #[tokio::test]
 async fn a_denial_names_its_limit_and_the_exact_time() {

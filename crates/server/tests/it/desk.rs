@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate_config::{Flag, Sources};
-use tollgate_core::time::Wall;
+use tollgate_core::time::{Span, Wall};
 use tollgate_server::desk::{Desk, QueueCounts, Source, TaskEvent};
 
 use crate::decisions::frozen_ledger;
@@ -106,6 +106,47 @@ async fn h5_sources_are_added_listed_and_removed() {
     );
 }
 
+/// H5: URLs with `keyword` or `author` were refused as if they held a key, and a source without a URL got
+/// the hint to send `provider`, which is no field of it.
+#[tokio::test]
+async fn h5_a_url_is_refused_for_whole_words_that_name_a_key() {
+    let daemon = daemon("desk-keys").await;
+    let post = async |body: Value| {
+        daemon
+            .request("POST", "/v1/sources", &body.to_string())
+            .await
+    };
+    let without = post(json!({"name": "a"})).await;
+    assert!(without.body.contains("`url` is missing"), "{without:?}");
+    assert!(!without.body.contains("provider"), "{without:?}");
+    // Words that only contain the letters of one that names a key.
+    for query in [
+        "monkey=1",
+        "keyword=a",
+        "author=a",
+        "design=a",
+        "signal=a&turkey=b",
+    ] {
+        let name = "plain";
+        let url = format!("https://api.example.org/?{query}");
+        let added = post(json!({"name": name, "url": url})).await;
+        assert_eq!(added.status, 201, "{query}: {added:?}");
+        let removed = daemon.request("DELETE", "/v1/sources/plain", "").await;
+        assert_eq!(removed.status, 204);
+    }
+    for query in [
+        "accessToken=1",
+        "appId=1",
+        "X-Amz-Signature=1",
+        "hapikey=1",
+        "api.key=1",
+    ] {
+        let url = format!("https://api.example.org/?{query}");
+        let held = post(json!({"name": "a", "url": url})).await;
+        assert_eq!(held.status, 400, "{query}: {held:?}");
+    }
+}
+
 /// C6: a queue with more pending tasks than allowed takes no more; otherwise one token is taken
 /// without waiting. A count of the caller's own broker wins.
 #[tokio::test]
@@ -204,6 +245,38 @@ async fn c5_a_task_is_put_back_with_a_countdown_and_retried_with_backoff() {
     let url = "/v1/tasks/transcribe";
     assert_eq!(daemon.request("DELETE", url, "").await.status, 204);
     assert_eq!(daemon.request("DELETE", url, "").await.status, 404);
+}
+
+/// C5, C6: a worker that reports nothing but `failed`, each time when it was told to run the task again, was told to for ever.
+#[test]
+fn c5_a_worker_that_reports_failures_only_uses_its_retries_up() {
+    let desk = Desk::in_memory().unwrap();
+    let rules = tollgate_config::config::Task {
+        max_pending: None,
+        retry_delay: Span::from_secs(60),
+        wait: Span::ZERO,
+        retries: 3,
+        factor: tollgate_core::ratio::Ppm(2_000_000),
+    };
+    let mut now = Wall(1_000_900_000);
+    let report = |event, now| desk.on_task(("q", "1"), event, Some(&rules), now).unwrap();
+    report(TaskEvent::Submitted, now);
+    report(TaskEvent::Scheduled, now);
+    now = now + Span::from_secs(61);
+    let mut reports = 0;
+    while let Some(wait) = report(TaskEvent::Failed, now).retry_in {
+        reports += 1;
+        assert!(
+            reports <= 6,
+            "four failures, and at most one repetition of each"
+        );
+        now = now + wait;
+    }
+    assert_eq!(
+        desk.queue("q").unwrap(),
+        QueueCounts::default(),
+        "it has ended"
+    );
 }
 
 /// Where guards do not reject, a full queue does not either; without a guard of tasks there is no

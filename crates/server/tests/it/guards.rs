@@ -49,6 +49,75 @@ async fn acquire(daemon: &TestDaemon, body: &Value) -> ClientResponse {
         .await
 }
 
+/// C4, C10: the reply has the rate headers of its guards, so that a middleware asks once; also at the
+/// gateway's address, on a denial too. Before, it had to ask for a status, which that address lacks.
+#[tokio::test]
+async fn c4_a_decision_about_guards_has_their_rate_headers() {
+    let daemon = daemon("guards-headers", CLASSES, OTHER).await;
+    let body =
+        json!({"asks": [{"guard": "api"}, {"guard": "ip", "identifier": "a"}], "wait": false});
+    let at_gateway = async || {
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [("host", "gateway"), ("authorization", bearer.as_str())];
+        raw_request(
+            daemon.gateway,
+            "POST",
+            "/-/v1/acquire",
+            &headers,
+            &body.to_string(),
+        )
+        .await
+    };
+    for (number, remaining) in ["4", "3", "2", "1", "0"].into_iter().enumerate() {
+        let granted = if number % 2 == 0 {
+            acquire(&daemon, &body).await
+        } else {
+            at_gateway().await
+        };
+        assert_eq!(granted.status, 200, "{granted:?}");
+        assert_eq!(granted.header("x-ratelimit-limit"), "10", "that of `ip`");
+        assert_eq!(granted.header("x-ratelimit-remaining"), remaining);
+        assert!(granted.header("x-ratelimit-reset").parse::<u64>().is_ok());
+        assert_eq!(granted.header("x-tollgate-decision"), "allow");
+        let policy = "\"api\";q=100;w=60, \"ip\";q=10;w=60";
+        assert_eq!(granted.header("ratelimit-policy"), policy);
+    }
+    for denied in [acquire(&daemon, &body).await, at_gateway().await] {
+        assert_eq!(denied.status, 429, "{denied:?}");
+        assert_eq!(denied.header("x-ratelimit-limit"), "10");
+        assert_eq!(denied.header("x-ratelimit-remaining"), "0");
+        assert_eq!(denied.header("x-tollgate-decision"), "reject");
+        assert_eq!(denied.header("retry-after"), "6");
+    }
+    let call = acquire(&daemon, &json!({"provider": "x"})).await;
+    assert!(!call.everything().contains("x-ratelimit-limit"), "{call:?}");
+}
+
+/// C5: the reply about a guard of names says what it means for tasks, also with `limiting: off`.
+#[tokio::test]
+async fn c5_a_decision_about_tasks_has_the_settings_of_their_guard() {
+    let task = "{ limit: 1, period: 1h, burst: 1, by: name, max_pending: 7, retry_delay: 90s, wait: 5s, retries: 2, factor: 1.5 }";
+    let config = format!(
+        "guards:\n  task: {task}\n  api: {{ limit: 9, period: 1m, burst: 9, by: global }}\n"
+    );
+    let daemon = daemon("guards-tasks", &config, OTHER).await;
+    let body = json!({"guard": "task", "identifier": "q", "wait": false});
+    let expected =
+        json!({"max_pending": 7, "retry_delay": 90.0, "wait": 5.0, "retries": 2, "factor": 1.5});
+    for status in [200, 429] {
+        let reply = acquire(&daemon, &body).await;
+        assert_eq!((reply.status, &reply.json()["task"]), (status, &expected));
+    }
+    let mode = r#"{"mode": "off"}"#;
+    assert_eq!(
+        daemon.request("POST", "/v1/limiting", mode).await.status,
+        200
+    );
+    assert_eq!(acquire(&daemon, &body).await.json()["task"], expected);
+    let other = acquire(&daemon, &json!({"guard": "api"})).await.json();
+    assert!(other.get("task").is_none(), "{other}");
+}
+
 /// C11: all or none over HTTP, and C2: the status shows what is left.
 #[tokio::test]
 async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
@@ -146,7 +215,7 @@ async fn denials_on_every_protocol_are_shown() {
         .await;
     assert_eq!(daemon.request("GET", check, "").await.status, 200);
     let shown = daemon.request("GET", "/v1/guards", "").await.json();
-    let ip = json!({"name": "ip", "limit": "10/1m", "burst": 5, "shadow": false, "denied": 2, "shadow_denied": 1});
+    let ip = json!({"name": "ip", "limit": "10/1m", "burst": 5, "shadow": false, "on_store_loss": "local-share", "denied": 2, "shadow_denied": 1});
     assert_eq!(
         (&shown["guards"][0], &shown["limiting"]),
         (&ip, &json!("shadow"))

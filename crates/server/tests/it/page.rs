@@ -12,12 +12,16 @@ use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
 
 const TOKEN: &str = "canary-page-token"; // tidy:canary
 
-async fn daemon(name: &str, file: &str, token: Option<&str>) -> TestDaemon {
+pub(crate) async fn daemon(name: &str, file: &str, token: Option<&str>) -> TestDaemon {
     write_file(name, file);
     TestDaemon::start_with(from_file(name), Options::default(), token).await
 }
 
-async fn with_provider(name: &str, rules: &str, file: &str) -> (SimProvider, TestDaemon) {
+pub(crate) async fn with_provider(
+    name: &str,
+    rules: &str,
+    file: &str,
+) -> (SimProvider, TestDaemon) {
     let provider = Settings::with_rules(rules).unwrap();
     let provider = SimProvider::start(provider).await.unwrap();
     let file = format!("name: x\nupstream: {}\n{file}\n", provider.url());
@@ -39,14 +43,14 @@ async fn ask(
 }
 
 /// A stream of events, read until one is found.
-struct Stream {
+pub(crate) struct Stream {
     response: hyper::Response<hyper::body::Incoming>,
     text: String,
     _session: Session,
 }
 
 impl Stream {
-    async fn open(daemon: &TestDaemon, query: &str) -> Stream {
+    pub(crate) async fn open(daemon: &TestDaemon, query: &str) -> Stream {
         let mut session = Session::open(daemon.admin).await;
         let request = hyper::Request::get(format!("/v1/events{query}"))
             .header("host", daemon.admin.to_string())
@@ -63,7 +67,7 @@ impl Stream {
     }
 
     /// The data of the next event of this kind that fits.
-    async fn find(&mut self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn find(&mut self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
         within_timeout(async {
             loop {
                 while let Some((event, rest)) = self.text.split_once("\n\n") {

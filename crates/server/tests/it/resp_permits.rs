@@ -170,7 +170,7 @@ async fn wrong_requests_take_nothing() {
             "TG.ACQUIRE GUARD ip",
             "the identifier of GUARD has no value",
         ),
-        ("TG.ACQUIRE GUARD ip a NOWAIT", "no guard of this name"),
+        ("TG.ACQUIRE GUARD ip a NOWAIT", "there is no guard `ip`"),
         (
             "TG.ACQUIRE GUARD ip a ENTITY e",
             "ENTITY stands beside GUARD",

@@ -7,9 +7,10 @@ use tollgate_config::Sources;
 use tollgate_server::ServeError;
 use tollgate_server::{RespOptions, RespServer};
 
+use crate::client::wait_until;
 use crate::decisions::frozen;
 use crate::resp_client::{Reply, RespClient, connect, encode, serve};
-use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
 
 const ADMIN: &str = "canary-admin-token"; // tidy:canary
 const APP: &str = "canary-app-token"; // tidy:canary
@@ -198,10 +199,10 @@ async fn a_unix_socket_is_served_and_removed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The connection above the cap learns why.
+/// The connection above the cap learns why, if all others are being served.
 #[tokio::test]
 async fn a_connection_above_the_cap_is_rejected() {
-    let (daemon, _) = frozen("resp-cap.yaml", "limits: [2/1h]").await;
+    let (daemon, _) = frozen("resp-cap.yaml", "limits: [1/1h]").await;
     let options = RespOptions {
         connections_max: 2,
         ..RespOptions::default()
@@ -209,13 +210,16 @@ async fn a_connection_above_the_cap_is_rejected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = RespServer::serve(&daemon.daemon, listener, &options).unwrap();
     let (mut one, mut two) = (connect(&server).await, connect(&server).await);
-    assert_eq!(one.say("PING").await.text(), "PONG");
-    assert_eq!(two.say("PING").await.text(), "PONG");
+    one.say("TG.ACQUIRE x NOWAIT").await;
+    for client in [&mut one, &mut two] {
+        client.send(&encode(&["TG.ACQUIRE", "x"])).await;
+    }
+    let waiting = || daemon.daemon.registry().named("x").unwrap().waiting();
+    wait_until(|| waiting() == 2).await;
     let mut three = connect(&server).await;
     assert!(three.reply().await.is_error("max number of clients"));
     assert!(three.is_closed().await);
-    assert_eq!(one.say("QUIT").await, ok());
-    assert!(one.is_closed().await);
+    drop(one);
     // The place is free when the connection's task has ended.
     crate::client::within_timeout(async {
         loop {
@@ -227,6 +231,141 @@ async fn a_connection_above_the_cap_is_rejected() {
         }
     })
     .await;
+}
+
+/// Silent connections of one client took every place, and all others were rejected for five minutes.
+#[tokio::test]
+async fn idle_connections_make_way() {
+    let (daemon, _) = frozen("resp-idle.yaml", "limits: [2/1h]").await;
+    let options = RespOptions {
+        connections_max: 3,
+        ..RespOptions::default()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = RespServer::serve(&daemon.daemon, listener, &options).unwrap();
+    let mut first = connect(&server).await;
+    assert_eq!(first.say("PING").await.text(), "PONG");
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(connect(&server).await);
+    }
+    let mut next = connect(&server).await;
+    assert_eq!(next.say("PING").await.text(), "PONG");
+    assert!(
+        silent[0].is_closed().await,
+        "the oldest silent one goes first"
+    );
+    let kept = first.say("PING").await;
+    assert_eq!(kept.text(), "PONG", "whoever has asked goes last");
+}
+
+/// A client that left while its input was full kept the places of its commands for a minute.
+#[tokio::test]
+async fn a_client_that_leaves_behind_a_full_input_is_noticed_at_once() {
+    let (daemon, _) = frozen("resp-left.yaml", "limits: [1/1h]").await;
+    let server = serve(&daemon, None).await;
+    let mut client = connect(&server).await;
+    client.say("TG.ACQUIRE x NOWAIT").await;
+    client
+        .send(&encode(&["TG.ACQUIRE", "x", "WAIT", "86400000"]))
+        .await;
+    let waiting = || daemon.daemon.registry().named("x").unwrap().waiting();
+    wait_until(|| waiting() == 1).await;
+    // Runs after what waits: 144 KiB are held, and no more is read.
+    client.send(&encode(&["PING"]).repeat(11_000)).await;
+    drop(client);
+    let left = wait_until(|| waiting() == 0);
+    let soon = std::time::Duration::from_secs(20);
+    let left = tokio::time::timeout(soon, left).await;
+    left.expect("noticed before the ticks do");
+}
+
+/// Whoever saw the id of a permit could report a 429 for it, and so close the provider for all.
+#[tokio::test]
+async fn a_caller_settles_its_own_permits_only() {
+    let daemon = with_caller("resp-holders").await;
+    let server = serve(&daemon, Some(ADMIN)).await;
+    let (mut app, mut other) = (connect(&server).await, connect(&server).await);
+    assert_eq!(app.ask(&["AUTH", APP]).await, ok());
+    assert_eq!(other.ask(&["AUTH", "canary-other"]).await, ok()); // tidy:canary
+    let granted = app.say("TG.ACQUIRE x NOWAIT").await;
+    let permit = granted.field("permit").text().to_owned();
+    let report = [
+        "TG.REPORT",
+        &permit,
+        "STATUS",
+        "429",
+        "HEADER",
+        "Retry-After",
+        "3600",
+    ];
+    for words in [&report[..], &["TG.RELEASE", &permit]] {
+        let reply = other.ask(words).await;
+        assert!(reply.is_error("no such permit"), "{reply:?}");
+    }
+    let body = serde_json::json!({ "permit": permit, "status": 429 }).to_string();
+    let token = ("authorization", "Bearer canary-other"); // tidy:canary
+    for path in ["/-/v1/report", "/-/v1/release", "/-/v1/renew"] {
+        let body = match path {
+            "/-/v1/report" => body.clone(),
+            _ => serde_json::json!({ "permit": permit }).to_string(),
+        };
+        let own = daemon.gateway.to_string();
+        let headers = [("host", own.as_str()), token];
+        let reply = raw_request(daemon.gateway, "POST", path, &headers, &body).await;
+        assert_eq!(reply.status, 404, "{path}: {reply:?}");
+    }
+    let reported = app.ask(&["TG.REPORT", &permit, "STATUS", "200"]).await;
+    assert_eq!(reported.field("class").text(), "success", "{reported:?}");
+    let again = other.ask(&report).await;
+    assert!(again.is_error("no such permit"), "{again:?}");
+}
+
+/// `TG.CAPACITY GUARD` read the bucket of any identifier, and ignored its options.
+#[tokio::test]
+async fn the_capacity_of_a_guard_needs_the_right_to_it_and_reads_its_options() {
+    write_file(
+        "resp-guard-rights.yaml",
+        "guards: { ip: { limit: 10, period: 1m, burst: 2, by: ip } }\ncallers: { app: { token: canary-app-token }, other: { token: canary-other } }\n", // tidy:canary
+    );
+    write_file("resp-guard-x.yaml", "name: x\ndomain: api.example.org\n");
+    let sources = Sources {
+        config: Some("resp-guard-rights.yaml".to_owned()),
+        ..from_file("resp-guard-x.yaml")
+    };
+    let daemon = TestDaemon::start(sources).await;
+    let server = serve(&daemon, Some(ADMIN)).await;
+    let mut app = connect(&server).await;
+    assert_eq!(app.ask(&["AUTH", APP]).await, ok());
+    let ask = "TG.CAPACITY GUARD ip 203.0.113.7";
+    let denied = app.say(ask).await;
+    assert!(denied.is_error("NOPERM"), "{denied:?}");
+    let mut operator = connect(&server).await;
+    assert_eq!(operator.ask(&["AUTH", ADMIN]).await, ok());
+    let available = |reply: Reply| reply.field("available");
+    for (rest, expected) in [("", 1), (" COST 2", 1), (" COST 3", 0)] {
+        let reply = operator.say(&format!("{ask}{rest}")).await;
+        assert_eq!(available(reply), Reply::Integer(expected), "{rest}");
+    }
+    let wrong = operator.say(&format!("{ask} ENTITY zz")).await;
+    assert!(wrong.is_error("ENTITY stands beside GUARD"), "{wrong:?}");
+}
+
+/// One caller filled the table of keys with buckets that take years to fill, and the first requests of
+/// others were limited until the restart.
+#[tokio::test]
+async fn a_caller_holds_no_key_for_longer_than_a_day() {
+    let daemon = with_caller("resp-slow-keys").await;
+    let server = serve(&daemon, Some(ADMIN)).await;
+    let mut app = connect(&server).await;
+    assert_eq!(app.ask(&["AUTH", APP]).await, ok());
+    let slow = app.say("CL.THROTTLE k 0 1 1000000000").await;
+    assert!(slow.is_error("more than a day"), "{slow:?}");
+    let day = app.say("CL.THROTTLE k 0 1 86400").await;
+    assert!(matches!(day, Reply::Array(_)), "{day:?}");
+    assert_eq!(app.ask(&["AUTH", ADMIN]).await, ok());
+    let operator = app.say("CL.THROTTLE k 0 1 1000000000").await;
+    assert!(matches!(operator, Reply::Array(_)), "{operator:?}");
 }
 
 /// A reload that changes a caller's token ends what clients with the old one may do.
@@ -274,7 +413,12 @@ async fn names_are_checked_as_over_http() {
     let server = serve(&daemon, None).await;
     let mut client = connect(&server).await;
     let long = "e".repeat(129);
-    for (option, name) in [("ENTITY", "a\nb"), ("ENTITY", &long), ("CALLER", "a b")] {
+    for (option, name) in [
+        ("ENTITY", "a\nb"),
+        ("ENTITY", "a b"),
+        ("ENTITY", &long),
+        ("CALLER", "a b"),
+    ] {
         let reply = client.ask(&["TG.ACQUIRE", "x", option, name]).await;
         assert!(reply.is_error(&format!("ERR {option} is not")), "{reply:?}");
     }

@@ -70,6 +70,15 @@ pub(crate) fn from_file(path: &str) -> Sources {
     }
 }
 
+/// A `tollgate.yaml` of this path, which names its providers.
+pub(crate) fn from_config(path: &str) -> Sources {
+    Sources {
+        config: Some(path.to_owned()),
+        providers: Vec::new(),
+        ..from_file(path)
+    }
+}
+
 /// A running gateway with its admin address.
 pub(crate) struct TestDaemon {
     pub(crate) daemon: Daemon,

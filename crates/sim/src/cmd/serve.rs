@@ -39,6 +39,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     per_entity: bool,
 
+    /// Beginning of paths that is not part of the entity, such as `/v3/football`
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    strip: String,
+
     /// Count each key separately: `header:X-Api-Key` or `query:api_key`
     #[arg(long, value_name = "PLACE", value_parser = key_place)]
     key: Option<KeyLocation>,
@@ -124,6 +128,7 @@ impl Serve {
             control: self.control,
             rules: self.rules,
             per_entity: self.per_entity,
+            strip: self.strip,
             key: self.key,
             style: self.style,
             latency: Latency {

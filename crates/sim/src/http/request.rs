@@ -33,7 +33,7 @@ pub const NAME_CHARS_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct SimRequest {
     pub(crate) scope: ScopeKey,
-    /// First path segment, also when limits are not per entity: some styles return it.
+    /// First path segment after `strip`, also when limits are not per entity: some styles return it.
     pub(crate) entity: String,
     /// Without the query, which may hold a key.
     pub(crate) path: String,
@@ -65,7 +65,9 @@ impl fmt::Debug for ScopeKey {
 impl SimRequest {
     pub(crate) fn read(head: &Parts, settings: &Settings) -> SimRequest {
         let path = head.uri.path();
-        let entity = short(path.trim_start_matches('/').split('/').next().unwrap_or(""));
+        let stripped = path.strip_prefix(&settings.strip).unwrap_or(path);
+        let first = stripped.trim_start_matches('/').split('/').next();
+        let entity = short(first.unwrap_or(""));
         let scope = ScopeKey {
             entity: settings.per_entity.then(|| entity.clone()),
             key: settings.key.as_ref().map(|place| key(head, place)),
@@ -216,6 +218,12 @@ mod tests {
         assert_eq!(scope.entity.as_deref(), Some("odds"));
         assert_eq!(scope.key.as_deref(), Some("s3cret"));
         assert!(!format!("{scope:?}").contains("s3cret"));
+        let settings = Settings {
+            strip: "/v3/football".to_owned(),
+            ..settings
+        };
+        let scope = read(&settings, "/v3/football/odds/7", &[]).scope;
+        assert_eq!(scope.entity.as_deref(), Some("odds"));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Settings {
     pub rules: Vec<RuleSpec>,
     /// Whether each first path segment is counted separately.
     pub per_entity: bool,
+    /// Beginning of the path that is not part of the entity, such as `/v3/football`.
+    pub strip: String,
     /// Where the caller's key is; each key is then counted separately.
     pub key: Option<KeyLocation>,
     /// How it responds above a limit.
@@ -63,6 +65,7 @@ impl Default for Settings {
             control: None,
             rules: Vec::new(),
             per_entity: false,
+            strip: String::new(),
             key: None,
             style: Style::default(),
             latency: Latency::constant(Span::ZERO, Span::ZERO, Span::ZERO),

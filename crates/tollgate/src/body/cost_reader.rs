@@ -5,12 +5,15 @@
 //!
 //! Never: delays or changes a byte.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::Value;
 use tollgate_core::feedback::COUNT_MAX;
 
 use crate::json_cost;
+use crate::token_estimates::TokenEstimates;
 
 /// The largest JSON that is searched for a cost, as received: responses of language models, with
 /// room.
@@ -24,13 +27,42 @@ const EVENT_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct CostReader {
     kind: BodyFormat,
-    /// The index of a term, and the field that reports its real cost.
-    wanted: Vec<(usize, String)>,
+    wanted: Vec<WantedCost>,
     buffer: Vec<u8>,
     is_too_long: bool,
-    /// The last event that contained a field.
-    last: Option<Value>,
+    /// Events with data so far: about one token each.
+    events: u64,
     decoder: Decoder,
+    /// Learns what calls of an entity used.
+    estimates: Option<(Arc<TokenEstimates>, String)>,
+}
+
+/// A cost that the response reports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WantedCost {
+    /// The index of its term.
+    pub(crate) term: usize,
+    /// Its unit.
+    pub(crate) unit: String,
+    /// What the prompt was estimated at.
+    pub(crate) prompt: u64,
+    /// The fields whose sum is the cost, each with its last value.
+    pub(crate) fields: Vec<(String, Option<u64>)>,
+}
+
+impl WantedCost {
+    /// At least 1: the call was made.
+    fn reported(&self) -> Option<u64> {
+        let found = self.fields.iter().filter_map(|field| field.1);
+        let sum = found.reduce(u64::saturating_add)?;
+        Some(sum.clamp(1, COUNT_MAX))
+    }
+
+    fn read(&mut self, json: &Value) {
+        for (path, value) in &mut self.fields {
+            *value = find(json, path).or(*value);
+        }
+    }
 }
 
 /// The format of a response.
@@ -48,19 +80,22 @@ pub(crate) struct Decoder {
 }
 
 impl CostReader {
-    pub(crate) fn new(
-        kind: BodyFormat,
-        wanted: Vec<(usize, String)>,
-        decoder: Decoder,
-    ) -> CostReader {
+    pub(crate) fn new(kind: BodyFormat, wanted: Vec<WantedCost>, decoder: Decoder) -> CostReader {
         CostReader {
             kind,
             wanted,
             buffer: Vec::new(),
             is_too_long: false,
-            last: None,
+            events: 0,
             decoder,
+            estimates: None,
         }
+    }
+
+    /// What the call used is learned as what calls of this entity use.
+    pub(crate) fn learning(mut self, estimates: Arc<TokenEstimates>, entity: String) -> CostReader {
+        self.estimates = Some((estimates, entity));
+        self
     }
 
     /// Adds a piece of the response.
@@ -81,25 +116,43 @@ impl CostReader {
 
     /// The real cost per term, once the response is complete.
     pub(crate) fn costs(mut self) -> Vec<(usize, u64)> {
-        let json = match self.kind {
-            BodyFormat::Json if self.is_too_long => None,
+        match self.kind {
+            BodyFormat::Json if self.is_too_long => {}
             BodyFormat::Json => {
                 let Decoder {
                     headers,
                     decode: by,
                 } = &self.decoder;
-                serde_json::from_slice(&by(headers, &self.buffer)).ok()
+                if let Ok(json) = serde_json::from_slice(&by(headers, &self.buffer)) {
+                    self.wanted.iter_mut().for_each(|one| one.read(&json));
+                }
             }
-            BodyFormat::Events => {
-                self.read_event();
-                self.last
+            BodyFormat::Events => self.read_event(),
+        }
+        if let Some((estimates, entity)) = &self.estimates {
+            for one in &self.wanted {
+                if let Some(used) = one.reported() {
+                    estimates.learn(&one.unit, entity, used.saturating_sub(one.prompt));
+                }
             }
-        };
-        let Some(json) = json else {
-            return Vec::new();
-        };
-        let cost = |(term, path): &(usize, String)| Some((*term, find(&json, path)?));
+        }
+        let cost = |one: &WantedCost| Some((one.term, one.reported()?));
         self.wanted.iter().filter_map(cost).collect()
+    }
+
+    /// The cost per term of a stream whose reader has left: what was reported, else the prompt and
+    /// a token for each event. Empty where nothing was seen to be produced.
+    pub(crate) fn costs_so_far(mut self) -> Vec<(usize, u64)> {
+        if self.kind != BodyFormat::Events || self.events == 0 {
+            return Vec::new();
+        }
+        self.read_event();
+        let events = self.events;
+        let seen = |one: &WantedCost| one.reported().unwrap_or(one.prompt.saturating_add(events));
+        self.wanted
+            .iter()
+            .map(|one| (one.term, seen(one)))
+            .collect()
     }
 
     fn append(&mut self, bytes: &[u8], most: usize) {
@@ -121,28 +174,31 @@ impl CostReader {
         let Some(data) = line.strip_prefix(b"data:") else {
             return;
         };
+        self.events = self.events.saturating_add(1);
         // Most events are pieces of text: searching for the name is cheaper than parsing each.
         let names = |path: &String| {
             let name = path.rsplit('.').next().unwrap_or_default().as_bytes();
             !name.is_empty() && data.windows(name.len()).any(|part| part == name)
         };
-        if !self.wanted.iter().any(|(_, path)| names(path)) {
+        let mut fields = self.wanted.iter().flat_map(|one| &one.fields);
+        if !fields.any(|(path, _)| names(path)) {
             return;
         }
-        if let Ok(json) = serde_json::from_slice::<Value>(data)
-            && self
-                .wanted
-                .iter()
-                .any(|(_, path)| find(&json, path).is_some())
-        {
-            self.last = Some(json);
+        if let Ok(json) = serde_json::from_slice::<Value>(data) {
+            self.wanted.iter_mut().for_each(|one| one.read(&json));
         }
     }
 }
 
-/// A number at `usage.total_tokens`. At least 1: the call was made.
+/// Events wrap what a response has at its top: Anthropic in `message`, OpenAI in `response`.
+const WRAPPERS: [&str; 2] = ["message", "response"];
+
+/// A number at `usage.total_tokens`.
 fn find(json: &Value, path: &str) -> Option<u64> {
-    Some(json_cost::at(json, path)?.clamp(1, COUNT_MAX))
+    let wrapped = WRAPPERS.iter().filter_map(|name| json.get(*name));
+    let mut places = std::iter::once(json).chain(wrapped);
+    let found = places.find_map(|place| json_cost::at(place, path))?;
+    Some(found.min(COUNT_MAX))
 }
 
 #[cfg(test)]
@@ -150,7 +206,11 @@ mod tests {
     use super::*;
 
     fn costs(kind: BodyFormat, pieces: &[&str]) -> Vec<(usize, u64)> {
-        let wanted = vec![(2, "usage.total_tokens".to_owned())];
+        let wanted = vec![WantedCost {
+            term: 2,
+            fields: vec![("usage.total_tokens".to_owned(), None)],
+            ..WantedCost::default()
+        }];
         let decoder = Decoder {
             headers: HeaderMap::new(),
             decode: |_, body| body.to_vec(),
@@ -216,5 +276,66 @@ mod tests {
             costs(BodyFormat::Json, &["{\"usage\":{\"total_tokens\":0}}"]),
             [(2, 1)]
         );
+    }
+    fn anthropic() -> CostReader {
+        let of = |term: usize, prompt, fields: &[&str]| WantedCost {
+            term,
+            unit: format!("u{term}"),
+            prompt,
+            fields: fields
+                .iter()
+                .map(|name| ((*name).to_owned(), None))
+                .collect(),
+        };
+        let input = &["usage.input_tokens", "usage.cache_creation_input_tokens"];
+        let wanted = vec![of(1, 900, input), of(2, 0, &["usage.output_tokens"])];
+        let decoder = Decoder {
+            headers: HeaderMap::new(),
+            decode: |_, body| body.to_vec(),
+        };
+        CostReader::new(BodyFormat::Events, wanted, decoder)
+    }
+
+    const START: &str = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":10,\"cache_creation_input_tokens\":5,\"cache_read_input_tokens\":900,\"output_tokens\":1}}}\n\n";
+
+    /// Reads of the prompt cache are not counted, and writes are, as Anthropic does.
+    #[test]
+    fn fields_of_several_events_are_added_and_each_keeps_its_last_value() {
+        let mut reader = anthropic();
+        reader.push(&Bytes::from_static(START.as_bytes()));
+        let end = "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":42}}\n\n";
+        reader.push(&Bytes::from_static(end.as_bytes()));
+        assert_eq!(reader.costs(), [(1, 15), (2, 42)]);
+    }
+
+    #[test]
+    fn a_reader_that_leaves_pays_for_what_was_seen() {
+        let delta = Bytes::from_static(b"data: {\"delta\":1}\n\n");
+        let mut reader = anthropic();
+        for _ in 0..7 {
+            reader.push(&delta);
+        }
+        assert_eq!(reader.costs_so_far(), [(1, 907), (2, 7)]);
+        let mut reader = anthropic();
+        reader.push(&Bytes::from_static(START.as_bytes()));
+        reader.push(&delta);
+        assert_eq!(reader.costs_so_far(), [(1, 15), (2, 1)]);
+        assert_eq!(
+            anthropic().costs_so_far(),
+            [],
+            "nothing was seen: the estimate stays"
+        );
+    }
+
+    #[test]
+    fn what_calls_used_is_learned() {
+        let estimates = Arc::new(TokenEstimates::default());
+        let mut reader = anthropic().learning(estimates.clone(), "m".to_owned());
+        reader.push(&Bytes::from_static(
+            b"data: {\"usage\":{\"input_tokens\":950,\"output_tokens\":42}}\n",
+        ));
+        reader.costs();
+        assert_eq!(estimates.completion("u1", "m"), Some(50));
+        assert_eq!(estimates.completion("u2", "m"), Some(42));
     }
 }

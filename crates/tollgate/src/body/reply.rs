@@ -25,6 +25,7 @@ use crate::foreign::ForeignBody;
 use crate::payload::BodyError;
 use crate::pool::Conn;
 use crate::timer::sleep;
+use crate::usage_event::UsageFilter;
 
 /// How often the ledger learns that a body is still arriving and extends the hold of its permit: at
 /// least four times per hold, or this often, which is rare enough to cost nothing.
@@ -73,6 +74,8 @@ pub(crate) struct UpstreamBody {
     every: Span,
     /// Reads the real cost of the call.
     cost_reader: Option<Box<CostReader>>,
+    /// Removes usage that the client did not ask for.
+    usage_filter: Option<Box<UsageFilter>>,
 }
 
 /// A body as it arrives: on a connection of our pool, or through a foreign client.
@@ -183,9 +186,8 @@ impl ReplyBody {
     /// The upstream side of an upgraded call; `None` for every other response.
     #[must_use]
     pub fn into_tunnel(self) -> Option<Tunnel> {
-        let UpstreamBody {
-            conn, permit, idle, ..
-        } = *self.upstream?;
+        let mut upstream = self.upstream?;
+        let (conn, permit, idle) = (upstream.conn.take(), upstream.permit.take(), upstream.idle);
         Some(Tunnel {
             upstream: conn?.upgraded?,
             permit: permit?,
@@ -235,6 +237,7 @@ impl UpstreamBody {
             alive: Micros::default(),
             every: ALIVE_EVERY,
             cost_reader: None,
+            usage_filter: None,
         };
         if upstream.incoming.is_end_stream() {
             upstream.end();
@@ -245,6 +248,26 @@ impl UpstreamBody {
     /// From now on, passing chunks are searched for the cost.
     pub(crate) fn count_costs(&mut self, cost_reader: Option<CostReader>) {
         self.cost_reader = cost_reader.map(Box::new);
+    }
+
+    /// From now on, usage that the client did not ask for is removed. Not from a body of a known
+    /// length: that length is promised already.
+    pub(crate) fn strip_usage(&mut self) {
+        if self.incoming.size_hint().exact().is_none() {
+            self.usage_filter = Some(Box::default());
+        }
+    }
+
+    /// What passes of a frame.
+    fn filtered(&mut self, frame: Frame<Bytes>, is_last: bool) -> Frame<Bytes> {
+        let (Some(filter), Some(data)) = (&mut self.usage_filter, frame.data_ref()) else {
+            return frame;
+        };
+        let passed = filter.push(data);
+        if !is_last || filter.is_empty() {
+            return Frame::data(passed);
+        }
+        Frame::data([passed, filter.rest()].concat().into())
     }
 
     /// From now on the body holds the permit, whose head is already settled.
@@ -331,7 +354,9 @@ impl UpstreamBody {
                     cost_reader.push(data);
                 }
                 // A reader may not poll again after the last byte.
-                if self.incoming.is_end_stream() {
+                let is_last = self.incoming.is_end_stream();
+                let frame = self.filtered(frame, is_last);
+                if is_last {
                     self.end();
                 } else {
                     failpoint::reached("mid-body");
@@ -346,7 +371,9 @@ impl UpstreamBody {
             }
             Poll::Ready(None) => {
                 self.end();
-                Poll::Ready(None)
+                let rest = self.usage_filter.take().map(|mut filter| filter.rest());
+                let rest = rest.filter(|rest| !rest.is_empty());
+                Poll::Ready(rest.map(|rest| Ok(Frame::data(rest))))
             }
             Poll::Pending => Poll::Pending,
         }
@@ -417,6 +444,25 @@ impl UpstreamBody {
             .map(|cost_reader| cost_reader.costs());
         let costs = costs.unwrap_or_default();
         permit.finished(|term| costs.iter().find(|cost| cost.0 == term).map(|cost| cost.1));
+    }
+}
+
+impl Drop for UpstreamBody {
+    /// Its reader has left in the middle of a stream: what was seen is what it cost. Without a
+    /// stream, or if nothing was seen, the estimate stays.
+    fn drop(&mut self) {
+        let (Some(permit), Some(reader)) = (self.permit.take(), self.cost_reader.take()) else {
+            return;
+        };
+        let seen = reader.costs_so_far();
+        if seen.is_empty() {
+            return;
+        }
+        let held: Vec<u64> = permit.limits().iter().map(|term| term.cost).collect();
+        permit.finished(|term| {
+            let (_, cost) = seen.iter().find(|(of, _)| *of == term)?;
+            Some((*cost).min(held.get(term).copied().unwrap_or(*cost)))
+        });
     }
 }
 

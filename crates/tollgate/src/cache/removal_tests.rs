@@ -123,7 +123,7 @@ async fn a_late_store_in_another_process_does_not_undo_a_purge_or_change() {
     };
     let now = Wall(101 * SECOND);
     let put = |number, object: &Arc<CachedResponse>| {
-        let disk = cache.shared.disk.as_ref().unwrap();
+        let disk = cache.shared.stored.as_ref().unwrap();
         disk.put(key(number), object, now);
     };
     put(1, &of("x", 7, 99, "before the change"));

@@ -8,9 +8,9 @@
 use rusqlite::{Connection, ErrorCode, params};
 use tollgate_core::time::Wall;
 
-use super::database;
 use super::disk::variants_max;
 use super::key::{UrlHash, Variant};
+use super::stored_form::encode_head;
 use super::{CacheKey, CachedResponse, admin};
 
 /// How often room is made for one response, each time more.
@@ -144,7 +144,7 @@ fn put(
         i64::try_from(object.weight()).unwrap_or(i64::MAX),
         signed(now),
         signed(until),
-        database::encode_head(object),
+        encode_head(object),
         &object.body[..],
         id,
     ])?;

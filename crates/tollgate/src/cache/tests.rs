@@ -152,7 +152,12 @@ async fn wait_for_bodies(cache: &Cache, number: u8) -> Vec<String> {
 
 /// Waits until all keys of the file are known.
 async fn wait_until_indexed(cache: &Cache) {
-    while !cache.shared.disk.as_ref().is_some_and(Disk::is_indexed) {
+    let is_indexed = |tier: &StoredTier| match tier {
+        StoredTier::Disk(disk) => disk.is_indexed(),
+        #[cfg(feature = "redis")]
+        StoredTier::Redis(_) => true,
+    };
+    while !cache.shared.stored.as_ref().is_some_and(is_indexed) {
         tokio::task::yield_now().await;
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Never: reads `tollgate.yaml`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tollgate_config::config::Store;
@@ -25,6 +25,7 @@ use crate::providers::{BuildError, Options, ProviderRegistry, Unknown};
 pub struct TollgateBuilder {
     providers: Vec<tollgate_config::Provider>,
     store: String,
+    state_dir: Option<PathBuf>,
     clock: Clock,
     options: Options,
 }
@@ -68,6 +69,7 @@ impl Default for TollgateBuilder {
         TollgateBuilder {
             providers: Vec::new(),
             store: "memory:".to_owned(),
+            state_dir: None,
             clock: Clock::System,
             options: Options {
                 // The program chooses its URLs itself, also those of its own network.
@@ -144,9 +146,19 @@ impl TollgateBuilder {
     }
 
     /// Where permits are counted and responses are cached: `sqlite:DIR`, a folder that several
-    /// processes and a gateway may share, or `memory:` (the default).
+    /// processes and a gateway may share, or `memory:` (the default). With the features `redis` and
+    /// `postgres` also `redis://HOST` and `postgres://HOST/DATABASE`, for many hosts; responses are
+    /// then cached in the memory of this process.
     pub fn store(mut self, store: impl Into<String>) -> TollgateBuilder {
         self.store = store.into();
+        self
+    }
+
+    /// A folder of this host that remembers what a store of many hosts has held, so that a store that
+    /// was wiped does not pass for a new one. Without it that of the daemon: `TOLLGATE_STATE_DIR`, else
+    /// the user's state folder. `sqlite:` and `memory:` do not use it.
+    pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> TollgateBuilder {
+        self.state_dir = Some(folder.into());
         self
     }
 
@@ -195,26 +207,15 @@ impl TollgateBuilder {
             store: self.store.split(':').next().unwrap_or_default().to_owned(),
             why: error.to_string(),
         })?;
-        let (clock, events) = (self.clock, self.options.events.clone());
-        // Opening a folder waits for its lock and its disk.
-        let opened = match &address {
-            Store::Memory => store::open(&address, clock, &events),
-            _ => tokio::task::spawn_blocking(move || store::open(&address, clock, &events))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(SetupError::Store {
-                        store: "sqlite".to_owned(),
-                        why: "the runtime shut down while it was opened".to_owned(),
-                    })
-                }),
-        };
-        let (ledger, cache) = opened?;
+        let (ledger, cache) =
+            store::open(&address, self.state_dir, self.clock, &self.options.events).await?;
         let options = Options {
             cache,
             ..self.options
         };
+        let names = self.providers.iter().map(|one| one.name.clone()).collect();
         let registry = ProviderRegistry::build(self.providers, ledger, options)?;
-        Ok(Tollgate { registry })
+        Ok(Tollgate { registry, names })
     }
 }
 

@@ -16,10 +16,24 @@ use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
 use crate::Error;
-use crate::path::{CallOptions, Target, UseCache};
+use crate::path::{CallOptions, Target, UseCache, is_caller_name};
 
 /// The largest cost: the largest number that every reader of JSON has exactly.
 const COST_MAX: u64 = 1 << 53;
+
+/// A unit by any of its names, and an amount of it that can be counted.
+///
+/// # Errors
+/// The unit is not known, or the amount is too large.
+pub(super) fn checked_cost(unit: &str, amount: u64) -> Result<(&'static str, u64), &'static str> {
+    let Some(unit) = Cost::unit_of(&unit.to_ascii_lowercase()) else {
+        return Err("the unit of a cost is not known; use calls, tokens, points or bytes");
+    };
+    if amount > COST_MAX {
+        return Err("a cost is a number up to 2^53");
+    }
+    Ok((unit, amount))
+}
 
 /// A call to a URL or to a provider, and how it wants to be treated.
 #[derive(Clone, Debug)]
@@ -81,24 +95,22 @@ impl Call {
         self
     }
 
-    /// Who calls: callers share a provider fairly.
+    /// Who calls: callers share a provider fairly. 1 to 64 letters, digits and `-_.:`.
     pub fn caller(mut self, caller: impl Into<String>) -> Call {
-        self.options.caller = Some(caller.into());
+        let caller = caller.into();
+        if !is_caller_name(&caller) {
+            self.mistake = Some("the caller is not a name; use 1 to 64 letters, digits and `-_.:`");
+        }
+        self.options.caller = Some(caller);
         self
     }
 
     /// What it costs, by unit: `calls`, `tokens`, `points` or `bytes`. Once per unit.
     pub fn cost(mut self, unit: &str, amount: u64) -> Call {
-        let unit = Cost::unit_of(&unit.to_ascii_lowercase());
-        match unit {
-            None => {
-                self.mistake =
-                    Some("the unit of a cost is not known; use calls, tokens, points or bytes");
-            }
-            Some(_) if amount == 0 || amount > COST_MAX => {
-                self.mistake = Some("a cost is a number from 1 to 2^53");
-            }
-            Some(unit) => {
+        match checked_cost(unit, amount) {
+            Err(mistake) => self.mistake = Some(mistake),
+            Ok((_, 0)) => self.mistake = Some("a call costs something; give a number from 1"),
+            Ok((unit, amount)) => {
                 self.options.costs.retain(|(named, _)| named != unit);
                 self.options.costs.push((unit.to_owned(), amount));
             }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
 
+use super::call::checked_cost;
 use super::observed::{Observation, Observed};
+use crate::Error;
 use crate::decide::{AcquiredPermit, Learned};
 use crate::path::Rates;
 
@@ -51,9 +53,14 @@ impl CallPermit {
     }
 
     /// What the call has really cost, by unit, where it was estimated before. For the report.
-    pub fn with_cost(mut self, unit: impl Into<String>, amount: u64) -> CallPermit {
-        self.costs.push((unit.into(), amount));
-        self
+    ///
+    /// # Errors
+    /// The unit is not known, or the amount is larger than 2^53. The permit is as it was.
+    pub fn set_cost(&mut self, unit: &str, amount: u64) -> Result<(), Error> {
+        let (unit, amount) = checked_cost(unit, amount).map_err(Error::Malformed)?;
+        self.costs.retain(|(named, _)| named != unit);
+        self.costs.push((unit.to_owned(), amount));
+        Ok(())
     }
 
     /// Reports what came back: a response or an error of reqwest, of `http`, or of any type that is

@@ -26,7 +26,12 @@ impl Error {
                 Stage::Waiting(Some(cause)) => cause.reason,
                 Stage::Waiting(None) | Stage::Upstream => Reason::Deadline,
             }),
-            Error::Guarded { retry_in, .. } => Some(match retry_in {
+            Error::Guarded {
+                retry_in,
+                is_store_lost,
+                ..
+            } => Some(match retry_in {
+                _ if *is_store_lost => Reason::StoreLost,
                 Some(_) => Reason::Limit,
                 None => Reason::TooCostly,
             }),
@@ -91,8 +96,11 @@ impl Error {
             | Error::NotInCache { retry_in, .. }
             | Error::NoCredential { retry_in, .. } => *retry_in,
             Error::ProviderUnavailable { status, .. } => status.sleep_remaining,
-            Error::DeadlineExceeded { .. }
-            | Error::NoResponse { .. }
+            Error::DeadlineExceeded { at, .. } => match at {
+                Stage::Waiting(Some(cause)) => cause.retry_in,
+                Stage::Waiting(None) | Stage::Upstream => None,
+            },
+            Error::NoResponse { .. }
             | Error::Moved { .. }
             | Error::Misconfigured { .. }
             | Error::UnknownProvider { .. }
@@ -146,6 +154,7 @@ impl Error {
         match self {
             Error::NoPermit { reason, .. } => match reason {
                 Reason::QueueFull
+                | Reason::PermitsOpen
                 | Reason::NoDescriptors
                 | Reason::ShuttingDown
                 | Reason::Sleep
@@ -162,6 +171,10 @@ impl Error {
                 | Reason::TooCostly
                 | Reason::NoShare => StatusCode::TOO_MANY_REQUESTS,
             },
+            Error::Guarded {
+                is_store_lost: true,
+                ..
+            } => StatusCode::SERVICE_UNAVAILABLE,
             Error::Guarded { .. } => StatusCode::TOO_MANY_REQUESTS,
             Error::ProviderUnavailable { .. } | Error::SpoolFailed => {
                 StatusCode::SERVICE_UNAVAILABLE

@@ -93,6 +93,7 @@ fn blocked_by(reason: Reason, limit: Option<&str>) -> String {
         Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => "only the cache is used",
         Reason::StoreLost => "the ledger that counts the calls cannot be reached",
         Reason::QueueFull => "too many calls already wait",
+        Reason::PermitsOpen => "too many permits are open",
         Reason::NoDescriptors => "this process has no free file descriptor",
         Reason::ShuttingDown => "tollgate is shutting down",
         Reason::TooCostly | Reason::NoShare => "it costs more than its limit can ever grant",
@@ -131,6 +132,12 @@ pub(super) fn no_permit(
             return format!("the call to `{provider}` costs more than {limit} can ever grant");
         }
         Reason::QueueFull => return format!("too many calls already wait for `{provider}`"),
+        Reason::PermitsOpen => {
+            let until = until_words(retry_in, "until one is reported or released");
+            return format!(
+                "too many permits of this caller, or of all callers, are open and neither reported nor released; no other one is given {until}"
+            );
+        }
         Reason::Cooldown => {
             let scope = scope_words(provider, entity);
             let until = until_words(retry_in, "until the provider accepts calls again");

@@ -261,6 +261,21 @@ pub enum Event {
         /// Ids are `*`; `None` = all paths that have no entry of their own.
         path: Option<Arc<str>>,
     },
+    /// Little of a quota remains, so only the cache responds; or that is over.
+    Degrade {
+        /// Whose.
+        provider: Arc<str>,
+        /// The part of it, if not all.
+        entity: Option<Arc<str>>,
+        /// It begins.
+        is_on: bool,
+        /// What remains.
+        remaining: u64,
+        /// It begins below this and ends at `recover`.
+        below: u64,
+        /// From so many on calls are sent again.
+        recover: u64,
+    },
     /// A provider limited a call: its scope cools down.
     Cooldown {
         /// Whose.
@@ -309,6 +324,16 @@ pub enum Event {
         /// How many uncounted calls were made since the start.
         uncounted: u64,
     },
+    /// Redis, in which guards count, cannot be reached; each guard's `on_store_loss` says what follows.
+    GuardStoreLost {
+        /// Why, in words.
+        why: Arc<str>,
+    },
+    /// Redis, in which guards count, is reachable again.
+    GuardStoreBack {
+        /// How long it was unreachable.
+        away: Span,
+    },
     /// Stored rows of the ledger could not be believed: their limits count as used up for one
     /// period.
     LedgerDamaged {
@@ -347,6 +372,16 @@ pub enum Event {
     CacheOnlyInMemory {
         /// Why.
         why: Arc<str>,
+    },
+    /// Redis, in which responses are cached, cannot be reached: they are cached in memory meanwhile.
+    CacheStoreLost {
+        /// Why, in words.
+        why: Arc<str>,
+    },
+    /// Redis, in which responses are cached, is reachable again.
+    CacheStoreBack {
+        /// How long it was unreachable.
+        away: Span,
     },
     /// The cache file was damaged, and a new one was created.
     CacheRecreated {
@@ -456,6 +491,35 @@ pub enum Event {
         gives_up: bool,
         /// Why, in words.
         why: Arc<str>,
+    },
+    /// A source was fetched, and its result delivered.
+    SourceFetched {
+        /// Which.
+        source: Arc<str>,
+        /// The status of the response.
+        status: u16,
+        /// The size of its body.
+        bytes: usize,
+        /// Where it came from, as `X-Tollgate-Source` says it.
+        from: &'static str,
+    },
+    /// A source got no permit and is put back. That is no failure.
+    SourcePutBack {
+        /// Which.
+        source: Arc<str>,
+        /// What stands in its way, as in JSON.
+        reason: &'static str,
+        /// When it may get one, if that is known.
+        retry_in: Option<Span>,
+    },
+    /// A source could not be fetched, or its result not delivered.
+    SourceFailed {
+        /// Which.
+        source: Arc<str>,
+        /// Why, in words.
+        why: Arc<str>,
+        /// It is tried again in this time; `None` = it waits for its next time.
+        retry_in: Option<Span>,
     },
     /// The file of sources and tasks cannot be used; the request was rejected.
     DeskFailed {

@@ -36,7 +36,9 @@ impl Event {
     pub(super) fn log(&self) {
         match self {
             Event::CallEnded(end) => log_call(end),
-            Event::Transition { .. } | Event::Cooldown { .. } => self.log_health(),
+            Event::Transition { .. } | Event::Cooldown { .. } | Event::Degrade { .. } => {
+                self.log_health();
+            }
             Event::PathClosed { .. } | Event::PathOpened { .. } => self.log_paths(),
             Event::Request {
                 id,
@@ -65,9 +67,13 @@ impl Event {
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }
+            | Event::CacheStoreLost { .. }
+            | Event::CacheStoreBack { .. }
             | Event::CacheRecreated { .. } => self.log_cache(),
             Event::StoreLost { .. }
             | Event::StoreBack { .. }
+            | Event::GuardStoreLost { .. }
+            | Event::GuardStoreBack { .. }
             | Event::Reloaded { .. }
             | Event::ReloadRejected { .. }
             | Event::OperatorCommand { .. }
@@ -82,6 +88,9 @@ impl Event {
             Event::TaskQueueFull { .. } | Event::DeskFailed { .. } | Event::GuardDenied { .. } => {
                 self.log_decision_service();
             }
+            Event::SourceFetched { .. }
+            | Event::SourcePutBack { .. }
+            | Event::SourceFailed { .. } => self.log_sources(),
             Event::Alert { .. } | Event::WebhookFailed { .. } => self.log_alert(),
             // Of every call, and said by the lines above: for subscribers only.
             Event::Decision { .. }
@@ -122,6 +131,25 @@ impl Event {
                     err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
                     sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
                     provider = &**provider, entity = entity.as_deref().unwrap_or("none")
+                );
+            }
+            Event::Degrade {
+                provider,
+                entity,
+                is_on,
+                remaining,
+                below,
+                recover,
+            } => {
+                let event = if *is_on { "degraded" } else { "recovered" };
+                let entity = entity.as_deref().unwrap_or("none");
+                tracing::warn!(
+                    event,
+                    provider = &**provider,
+                    entity,
+                    remaining,
+                    below,
+                    recover
                 );
             }
             _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
@@ -192,6 +220,12 @@ impl Event {
                 let (id, provider) = (&**id, &**provider);
                 tracing::debug!(event = "not_stored", id, provider, why);
             }
+            Event::CacheStoreLost { why } => {
+                tracing::warn!(event = "cache_store_lost", why = &**why);
+            }
+            Event::CacheStoreBack { away } => {
+                tracing::info!(event = "cache_store_back", away = %away);
+            }
             Event::CacheOnlyInMemory { why } => {
                 tracing::warn!(event = "cache_only_in_memory", why = &**why);
             }
@@ -222,6 +256,38 @@ impl Event {
             }
             Event::DeskFailed { why } => {
                 tracing::error!(event = "desk_failed", why = &**why);
+            }
+            _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
+        }
+    }
+
+    /// Events of sources.
+    fn log_sources(&self) {
+        match self {
+            Event::SourceFetched {
+                source,
+                status,
+                bytes,
+                from,
+            } => {
+                let source = &**source;
+                tracing::info!(event = "source_fetched", source, status, bytes, from);
+            }
+            Event::SourcePutBack {
+                source,
+                reason,
+                retry_in,
+            } => {
+                let (source, error) = (&**source, "RateLimitExceeded");
+                tracing::info!(event = "source_put_back", source, error, reason, retry_in = %OrNone(*retry_in));
+            }
+            Event::SourceFailed {
+                source,
+                why,
+                retry_in,
+            } => {
+                let (source, why) = (&**source, &**why);
+                tracing::warn!(event = "source_failed", source, why, retry_in = %OrNone(*retry_in));
             }
             _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
@@ -264,6 +330,12 @@ impl Event {
             }
             Event::StoreBack { away, uncounted } => {
                 tracing::warn!(event = "store_back", away = %away, uncounted);
+            }
+            Event::GuardStoreLost { why } => {
+                tracing::error!(event = "guard_store_lost", why = &**why);
+            }
+            Event::GuardStoreBack { away } => {
+                tracing::warn!(event = "guard_store_back", away = %away);
             }
             Event::Reloaded { providers } => {
                 tracing::info!(event = "reloaded", providers);

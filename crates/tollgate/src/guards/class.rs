@@ -14,12 +14,14 @@ use crate::event::Events;
 use tollgate_config::config::{Guard, GuardKey as CountedBy, Match, Task};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::time::{Micros, Span, Wall};
-use tollgate_guard::{GuardKey, GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
+use tollgate_guard::{GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
 use super::UncountableGuard;
+use super::bucket_key::{BucketKey, is_secret_header, shared_key};
 use super::descriptor::LimitOverride;
 use super::identifier::Identifier;
 use super::request::GuardedRequest;
+use super::shared_bucket::SharedPace;
 use super::tally::{GuardCounts, GuardMetrics, GuardTally};
 use crate::period::period_text;
 
@@ -32,11 +34,17 @@ const REQUEST_WAIT: Span = Span::from_secs(60);
 /// The class of keys of limits that descriptors bring along. No guard has a name with a space.
 const OVERRIDES: &str = "limit override";
 
+/// The prefix of their keys in Redis.
+const OVERRIDE_PREFIX: &str = "ratelimit:override:";
+
 /// One guard.
 #[derive(Debug)]
 pub struct GuardClass {
     guard: Guard,
+    /// In this process. If it counts in Redis, the part of this node while Redis is lost.
     plan: GuardPlan,
+    /// In Redis, if that is where it counts.
+    shared: Option<SharedPace>,
     keys: Keys,
     tally: Arc<GuardTally>,
     /// A descriptor brought its limit along.
@@ -58,9 +66,11 @@ pub struct GuardStatus {
 
 impl GuardClass {
     /// An error for limits that a checked configuration does not have, and if the table is full.
+    /// `nodes` share it through Redis, if that is where it counts.
     pub(super) fn new(
         guard: &Guard,
         table: &GuardTable,
+        nodes: Option<u32>,
         tally: Arc<GuardTally>,
     ) -> Result<GuardClass, UncountableGuard> {
         let uncountable = |reason| UncountableGuard {
@@ -73,8 +83,14 @@ impl GuardClass {
             period: Duration::from(guard.period),
             burst: number(guard.burst).map_err(uncountable)?,
         };
+        let shared = nodes.map(|_| {
+            let pace = SharedPace::new(guard.limit, guard.period, guard.burst);
+            pace.ok_or_else(|| uncountable(PlanError::Impossible(0)))
+        });
+        let limit = share_of(limit, nodes.unwrap_or(1));
         Ok(GuardClass {
             plan: table.plan(&[limit]).map_err(uncountable)?,
+            shared: shared.transpose()?,
             keys: table.keys(&guard.name),
             guard: guard.clone(),
             tally,
@@ -88,18 +104,24 @@ impl GuardClass {
         name: &str,
         wanted: LimitOverride,
         table: &GuardTable,
+        nodes: Option<u32>,
         tally: Arc<GuardTally>,
     ) -> Result<GuardClass, PlanError> {
         // A limit of 0 is never granted: the ask costs more than the bucket holds.
         let most = NonZeroU32::new(wanted.limit).unwrap_or(NonZeroU32::MIN);
-        let plan = table.plan(&[Limit::new(most, Duration::from(wanted.period))])?;
+        let limit = Limit::new(most, Duration::from(wanted.period));
+        let plan = table.plan(&[share_of(limit, nodes.unwrap_or(1))])?;
+        let shared = nodes.map(|_| {
+            let pace = SharedPace::new(most.get(), wanted.period, most.get());
+            pace.ok_or(PlanError::Impossible(0))
+        });
         let guard = Guard {
             name: name.to_owned(),
             limit: wanted.limit,
             period: wanted.period,
             burst: wanted.limit,
             by: CountedBy::Name,
-            key_prefix: String::new(),
+            key_prefix: OVERRIDE_PREFIX.to_owned(),
             shadow: false,
             on_store_loss: OnStoreLoss::LocalShare,
             matches: Match::default(),
@@ -107,6 +129,7 @@ impl GuardClass {
         };
         Ok(GuardClass {
             plan,
+            shared: shared.transpose()?,
             keys: table.keys(OVERRIDES),
             guard,
             tally,
@@ -187,6 +210,12 @@ impl GuardClass {
         }
     }
 
+    /// What it means for tasks (C5, C6); `None` if it does not count names.
+    #[must_use]
+    pub fn task(&self) -> Option<Task> {
+        (self.guard.by == CountedBy::Name).then_some(self.guard.task)
+    }
+
     /// It counts, and rejects nothing.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
@@ -204,6 +233,17 @@ impl GuardClass {
 
     pub(super) fn plan(&self) -> &GuardPlan {
         &self.plan
+    }
+
+    /// Its limit in Redis, if that is where it counts.
+    pub(super) fn shared(&self) -> Option<&SharedPace> {
+        self.shared.as_ref()
+    }
+
+    /// What happens while Redis is lost.
+    #[must_use]
+    pub fn on_store_loss(&self) -> OnStoreLoss {
+        self.guard.on_store_loss
     }
 
     pub(super) fn status(&self, view: &KeyView, wall: Wall) -> GuardStatus {
@@ -226,24 +266,24 @@ impl GuardClass {
     }
 
     /// The key of an identifier; `None` if the guard needs one.
-    pub(super) fn key_of(&self, identifier: Option<&str>) -> Option<GuardKey> {
+    pub(super) fn key_of(&self, identifier: Option<&str>) -> Option<BucketKey> {
         let identifier = identifier.filter(|identifier| !identifier.is_empty());
         match (&self.guard.by, identifier) {
-            (CountedBy::Global, _) => Some(self.keys.key(GLOBAL.as_bytes())),
+            (CountedBy::Global, _) => Some(self.bucket(GLOBAL.as_bytes())),
             (CountedBy::Ip, Some(text)) => Some(match text.parse() {
                 Ok(ip) => self.key_of_ip(ip),
-                Err(_) => self.keys.key(text.as_bytes()),
+                Err(_) => self.bucket(text.as_bytes()),
             }),
             (CountedBy::Name | CountedBy::Header(_), Some(text)) => {
-                Some(self.keys.key(text.as_bytes()))
+                Some(self.bucket(text.as_bytes()))
             }
             (CountedBy::Ip | CountedBy::Name | CountedBy::Header(_), None) => None,
         }
     }
 
     /// The key of a name in bytes.
-    pub(super) fn key_of_bytes(&self, name: &[u8]) -> GuardKey {
-        self.keys.key(name)
+    pub(super) fn key_of_bytes(&self, name: &[u8]) -> BucketKey {
+        self.bucket(name)
     }
 
     /// For whom it counts a request, in metrics.
@@ -266,7 +306,7 @@ impl GuardClass {
     }
 
     /// The key of a request; `None` if the guard does not apply to it.
-    pub(super) fn key_in(&self, request: &GuardedRequest<'_>) -> Option<GuardKey> {
+    pub(super) fn key_in(&self, request: &GuardedRequest<'_>) -> Option<BucketKey> {
         let path = self.guard.matches.path.as_deref();
         let is_other = |prefix: &str| request.has_plain_path() && !request.path.starts_with(prefix);
         if path.is_some_and(is_other) || !self.guard.matches.descriptor.is_empty() {
@@ -277,7 +317,7 @@ impl GuardClass {
             CountedBy::Ip => Some(self.key_of_ip(request.ip)),
             CountedBy::Header(name) => {
                 let value = request.headers.get(name)?.as_bytes();
-                (!value.is_empty()).then(|| self.keys.key(value))
+                (!value.is_empty()).then(|| self.bucket(value))
             }
             // Tasks have names, requests have none.
             CountedBy::Name => None,
@@ -290,11 +330,33 @@ impl GuardClass {
         &self.keys
     }
 
-    fn key_of_ip(&self, ip: IpAddr) -> GuardKey {
+    fn bucket(&self, identifier: &[u8]) -> BucketKey {
+        let may_be_secret =
+            matches!(&self.guard.by, CountedBy::Header(name) if is_secret_header(name));
+        let prefix = &self.guard.key_prefix;
+        BucketKey {
+            local: self.keys.key(identifier),
+            shared: self
+                .shared
+                .map(|_| shared_key(prefix, identifier, may_be_secret)),
+        }
+    }
+
+    fn key_of_ip(&self, ip: IpAddr) -> BucketKey {
         let network = match ip.to_canonical() {
             IpAddr::V4(v4) => IpAddr::V4(v4),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
         };
-        self.keys.key(network.to_string().as_bytes())
+        self.bucket(network.to_string().as_bytes())
+    }
+}
+
+/// The part of one of several nodes: as much less often, and of the burst at least one token.
+fn share_of(limit: Limit, nodes: u32) -> Limit {
+    let nodes = nodes.max(1);
+    Limit {
+        period: limit.period.saturating_mul(nodes),
+        burst: NonZeroU32::new(limit.burst.get() / nodes).unwrap_or(NonZeroU32::MIN),
+        ..limit
     }
 }

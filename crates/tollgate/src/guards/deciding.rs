@@ -1,4 +1,4 @@
-//! How guards decide: all asks of a decision or none.
+//! How guards decide in this process: all asks of a decision or none.
 //!
 //! Promises: asks of configured guards, up to eight, are one step of their table, so nobody ever sees half of a decision.
 //! More of them, or limits that descriptors bring along, are several steps; a denied one puts back what the
@@ -26,20 +26,40 @@ pub(super) fn at_most_as_one(asks: &[GuardAsk]) -> Result<(), GuardError> {
 
 impl Guards {
     /// Decides at once, all or none.
-    pub fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+    pub async fn decide(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
         at_most_as_one(asks)?;
-        Ok(self.decide_any_number(asks))
+        Ok(self.decide_any_number(asks).await)
+    }
+
+    /// The same without waiting for a store; `None` if guards count in one.
+    pub fn decide_in_memory(&self, asks: &[GuardAsk]) -> Option<Result<GuardVerdict, GuardError>> {
+        if self.shared.is_some() {
+            return None;
+        }
+        Some(at_most_as_one(asks).map(|()| {
+            let verdict = self.try_locally(asks);
+            self.count_denials(asks, &verdict);
+            verdict
+        }))
     }
 
     /// Decides at once, all or none, also if they are more than can be decided in one step.
-    pub fn decide_any_number(&self, asks: &[GuardAsk]) -> GuardVerdict {
-        let verdict = self.try_once(asks);
+    pub async fn decide_any_number(&self, asks: &[GuardAsk]) -> GuardVerdict {
+        let verdict = self.try_once(asks).await;
         self.count_denials(asks, &verdict);
         verdict
     }
 
-    /// Decides, and counts no denial: it may be tried again.
-    pub(super) fn try_once(&self, asks: &[GuardAsk]) -> GuardVerdict {
+    /// Decides where guards count, and counts no denial: it may be tried again.
+    pub(super) async fn try_once(&self, asks: &[GuardAsk]) -> GuardVerdict {
+        match &self.shared {
+            None => self.try_locally(asks),
+            Some(shared) => self.try_shared(shared, asks).await,
+        }
+    }
+
+    /// Decides in this process, and counts no denial.
+    pub(super) fn try_locally(&self, asks: &[GuardAsk]) -> GuardVerdict {
         let limiting = self.limiting();
         if asks.is_empty() || limiting == Limiting::Off {
             return GuardVerdict::default();
@@ -155,6 +175,7 @@ impl Guards {
             class: asks.get(at)?.class.clone(),
             at,
             retry_in,
+            is_store_lost: false,
         })
     }
 
@@ -164,24 +185,25 @@ impl Guards {
             let ask = asks.get(*at).filter(|ask| ask.cost == 0)?;
             let seen = self
                 .table_of(ask)
-                .peek(ask.key, ask.class.plan(), self.now());
+                .peek(ask.key.local, ask.class.plan(), self.now());
             (seen.remaining() == 0).then(|| GuardDenied {
                 class: ask.class.clone(),
                 at: *at,
                 retry_in: Some(ask.class.next_token_in(&seen)),
+                is_store_lost: false,
             })
         })
     }
 
-    fn view(&self, ask: &GuardAsk) -> GuardView {
+    pub(super) fn view(&self, ask: &GuardAsk) -> GuardView {
         let seen = self
             .table_of(ask)
-            .peek(ask.key, ask.class.plan(), self.now());
+            .peek(ask.key.local, ask.class.plan(), self.now());
         GuardView::new(ask.class.clone(), &seen)
     }
 
     /// Where the tokens of an ask are.
-    fn table_of(&self, ask: &GuardAsk) -> &GuardTable {
+    pub(super) fn table_of(&self, ask: &GuardAsk) -> &GuardTable {
         if ask.class.is_override() {
             self.overrides.table()
         } else {
@@ -190,7 +212,7 @@ impl Guards {
     }
 
     /// Evicts keys whose buckets are full again.
-    fn sweep_a_part(&self) {
+    pub(super) fn sweep_a_part(&self) {
         let count = self.decisions.fetch_add(1, Ordering::Relaxed);
         if count.is_multiple_of(SWEEP_EVERY) {
             self.table().sweep(self.now(), SWEEP_SLOTS);

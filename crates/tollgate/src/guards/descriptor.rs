@@ -20,8 +20,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tollgate_config::config::GuardKey as CountedBy;
 use tollgate_core::time::Span;
-use tollgate_guard::GuardKey;
 
+use super::bucket_key::BucketKey;
 use super::class::GuardClass;
 
 /// The key of Envoy's action `remote_address`.
@@ -94,7 +94,7 @@ impl DescriptorIndex {
     pub(super) fn matching(
         &self,
         entries: &[(&str, &str)],
-    ) -> SmallVec<[(Arc<GuardClass>, GuardKey); 2]> {
+    ) -> SmallVec<[(Arc<GuardClass>, BucketKey); 2]> {
         let rules = match entries {
             [(key, _)] => self.by_keys.get(*key),
             _ => {
@@ -125,7 +125,7 @@ impl DescriptorRule {
     }
 
     /// A global guard counts all together, any other each combination of values.
-    fn key(&self, entries: &[(&str, &str)]) -> Option<GuardKey> {
+    fn key(&self, entries: &[(&str, &str)]) -> Option<BucketKey> {
         match entries {
             // A header that is there and empty counts like any other value.
             [(_, "")] if !self.class.is_global() => Some(self.class.key_of_bytes(b"")),

@@ -25,7 +25,7 @@ fn decide(guards: &Guards, entries: &[(&str, &str)], cost: i64) -> GuardVerdict 
         limit: None,
     };
     let asks = guards.asks_of_descriptor(&descriptor).unwrap();
-    guards.decide(&asks).unwrap()
+    guards.decide_now(&asks).unwrap()
 }
 
 fn names(guards: &Guards, entries: &[(&str, &str)]) -> Vec<String> {
@@ -87,7 +87,7 @@ fn values_count_apart_unless_the_guard_is_global() {
     assert!(!is_denied(&split("a", "bc")), "values do not run together");
     assert!(!is_denied(&[("remote_address", "203.0.113.7")]));
     let asked = [guards.ask("ip", Some("::ffff:203.0.113.7"), 1).unwrap()];
-    assert!(guards.decide(&asked).unwrap().denied.is_none());
+    assert!(guards.decide_now(&asked).unwrap().denied.is_none());
     assert!(is_denied(&[("ip", "203.0.113.7")]));
 }
 
@@ -110,7 +110,7 @@ fn a_peek_takes_nothing_and_a_refund_gives_back() {
         guards.asks_of_descriptor(&descriptor).unwrap()
     };
     let both: Vec<_> = asks(&full, 1).into_iter().chain(asks(&empty, 0)).collect();
-    let verdict = guards.decide(&both).unwrap();
+    let verdict = guards.decide_now(&both).unwrap();
     assert_eq!(verdict.denied.expect("nothing is left").at, 1);
     assert_eq!(verdict.views[0].remaining, 2, "not charged");
     assert!(decide(&guards, &empty, -1).denied.is_none());
@@ -130,7 +130,7 @@ fn a_descriptor_brings_its_limit_along() {
             }),
         };
         let asks = guards.asks_of_descriptor(&descriptor).unwrap();
-        guards.decide(&asks).unwrap()
+        guards.decide_now(&asks).unwrap()
     };
     let (ip, other) = ([("ip", "203.0.113.7")], [("nobody", "knows")]);
     for _ in 0..3 {
@@ -168,7 +168,7 @@ fn limits_of_descriptors_leave_the_guards_table_alone() {
     let ip = [("ip", "203.0.113.7")];
     for limit in 1..=100 {
         guards
-            .decide(&limited(&guards, &ip, 1_000 + limit))
+            .decide_now(&limited(&guards, &ip, 1_000 + limit))
             .unwrap();
     }
     let one = std::num::NonZeroU32::MIN;
@@ -198,21 +198,21 @@ fn a_decision_in_steps_charges_all_or_none() {
     let others = limited(&guards, &[("k", "v")], 1);
     let mut asks: Vec<GuardAsk> = others;
     asks.extend(names.iter().flat_map(|name| user(name, 1)));
-    assert!(guards.decide_any_number(&asks).denied.is_none());
+    assert!(guards.decide_any_now(&asks).denied.is_none());
     // The override has no token left: what the users had is put back.
-    let denied = guards.decide_any_number(&asks);
+    let denied = guards.decide_any_now(&asks);
     assert_eq!(denied.denied.expect("1 a minute").at, 0);
     assert!(denied.views[1..].iter().all(|view| view.remaining == 1));
     // The last of twenty has none.
-    assert!(guards.decide_any_number(&user("u19", 1)).denied.is_none());
-    let denied = guards.decide_any_number(&asks[1..]);
+    assert!(guards.decide_any_now(&user("u19", 1)).denied.is_none());
+    let denied = guards.decide_any_now(&asks[1..]);
     assert_eq!(denied.denied.expect("none is left").at, 19);
     for name in &names[..19] {
         assert_eq!(decide(&guards, &[("user", name)], 0).views[0].remaining, 1);
     }
     // What is put back in a decision pays for nothing in it.
     let both: Vec<GuardAsk> = user("u19", -1).into_iter().chain(user("u19", 1)).collect();
-    assert!(guards.decide_any_number(&both).denied.is_some());
+    assert!(guards.decide_any_now(&both).denied.is_some());
 }
 
 /// A header that is there and empty was not counted at all.
@@ -233,9 +233,9 @@ fn denials_by_limits_of_descriptors_are_one_event_a_second() {
     let guards = crate::guards::tests::guards_with(events, GUARDS);
     for number in 0..50 {
         let asks = limited(&guards, &[("k", "v")], 0);
-        let _denied = guards.decide_any_number(&asks);
+        let _denied = guards.decide_any_now(&asks);
         let asks = limited(&guards, &[("n", &number.to_string())], 0);
-        let _denied = guards.decide_any_number(&asks);
+        let _denied = guards.decide_any_now(&asks);
     }
     let mut told = 0;
     while let Some(crate::event::Notification::Event(event)) = heard.try_next() {

@@ -24,8 +24,13 @@ pub(super) struct Overrides {
 
 impl Overrides {
     /// The limit of one descriptor.
-    pub(super) fn class(&self, name: &str, limit: LimitOverride) -> Result<GuardClass, PlanError> {
-        GuardClass::of_override(name, limit, self.table(), self.tally.clone())
+    pub(super) fn class(
+        &self,
+        name: &str,
+        limit: LimitOverride,
+        nodes: Option<u32>,
+    ) -> Result<GuardClass, PlanError> {
+        GuardClass::of_override(name, limit, self.table(), nodes, self.tally.clone())
     }
 
     pub(super) fn table(&self) -> &GuardTable {

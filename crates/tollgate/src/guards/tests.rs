@@ -9,15 +9,32 @@ use tollgate_ledger::{Clock, ManualClock};
 
 use super::*;
 
+/// In memory nothing waits.
+impl Guards {
+    pub(super) fn decide_now(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        self.decide_in_memory(asks).expect("a memory of their own")
+    }
+
+    pub(super) fn decide_any_now(&self, asks: &[GuardAsk]) -> GuardVerdict {
+        let verdict = self.try_locally(asks);
+        self.count_denials(asks, &verdict);
+        verdict
+    }
+
+    fn status_now(&self, name: &str, identifier: Option<&str>) -> Result<GuardStatus, GuardError> {
+        Ok(self.local_status(&self.ask(name, identifier, 0)?))
+    }
+}
+
 /// The classes of the document (C3).
-const CLASSES: &str = "guards:
+pub(super) const CLASSES: &str = "guards:
   ip:   { limit: 10,  period: 1m, burst: 5,  by: ip }
   user: { limit: 20,  period: 1m, burst: 10, by: 'header:x-user-id' }
   api:  { limit: 100, period: 1m, burst: 20, by: global }
   task: { limit: 50,  period: 1m, burst: 15, by: name }
 ";
 
-fn config(text: &str) -> Config {
+pub(super) fn config(text: &str) -> Config {
     let text = text.to_owned();
     let read = move |_: &str| {
         Ok(FileContent {
@@ -64,7 +81,10 @@ fn asks(guards: &Guards, of: &[(&str, &str)]) -> Vec<GuardAsk> {
 }
 
 fn tokens(guards: &Guards, name: &str, identifier: &str) -> u64 {
-    guards.status(name, Some(identifier)).unwrap().micro_tokens
+    guards
+        .status_now(name, Some(identifier))
+        .unwrap()
+        .micro_tokens
 }
 
 /// C2: the status consumes nothing, and fractions of tokens are not lost.
@@ -73,13 +93,13 @@ fn c2_the_status_of_a_guard_has_fractions_and_consumes_nothing() {
     let (guards, clock) = guards(CLASSES);
     for _ in 0..5 {
         let verdict = guards
-            .decide(&asks(&guards, &[("ip", "203.0.113.7")]))
+            .decide_now(&asks(&guards, &[("ip", "203.0.113.7")]))
             .unwrap();
         assert!(verdict.denied.is_none());
     }
     clock.pass(Span::from_millis(1_200));
     for _ in 0..3 {
-        let status = guards.status("ip", Some("203.0.113.7")).unwrap();
+        let status = guards.status_now("ip", Some("203.0.113.7")).unwrap();
         assert_eq!(
             (status.micro_tokens, status.tokens_per_minute, status.burst),
             (200_000, 10, 5)
@@ -105,9 +125,9 @@ fn c11_a_rejected_request_costs_no_guard_anything() {
     let both = |ip: &str| asks(&guards, &[("ip", ip), ("api", "global")]);
     for number in 0..20 {
         let ip = format!("198.51.100.{number}");
-        assert!(guards.decide(&both(&ip)).unwrap().denied.is_none());
+        assert!(guards.decide_now(&both(&ip)).unwrap().denied.is_none());
     }
-    let verdict = guards.decide(&both("203.0.113.7")).unwrap();
+    let verdict = guards.decide_now(&both("203.0.113.7")).unwrap();
     let denied = verdict.denied.expect("the global guard is empty");
     assert_eq!(
         (denied.class.name(), denied.retry_in),
@@ -129,11 +149,11 @@ async fn denials_are_counted_and_reported_in_shadow_too() {
     let guards = guards_with(events, text);
     let all = asks(&guards, &[("a", "k"), ("b", "k")]);
     for _ in 0..3 {
-        guards.decide(&all).unwrap();
+        guards.decide_now(&all).unwrap();
     }
     // What waits is not denied yet, and what gives up is.
     guards.acquire(&all[1..], Span::ZERO).await.unwrap();
-    guards.decide(&all[..1]).unwrap();
+    guards.decide_now(&all[..1]).unwrap();
     guards.replace(&config(text)).unwrap();
     let counts: Vec<(u64, u64)> = guards
         .all()
@@ -155,9 +175,9 @@ async fn denials_are_counted_and_reported_in_shadow_too() {
 fn a_denial_shows_the_key_that_was_denied() {
     let (guards, _) = guards(CLASSES);
     for _ in 0..5 {
-        guards.decide(&asks(&guards, &[("ip", "b")])).unwrap();
+        guards.decide_now(&asks(&guards, &[("ip", "b")])).unwrap();
     }
-    let verdict = guards.decide(&asks(&guards, &[("ip", "a"), ("ip", "b")]));
+    let verdict = guards.decide_now(&asks(&guards, &[("ip", "a"), ("ip", "b")]));
     let verdict = verdict.unwrap();
     let denied = verdict.denied.expect("b has none");
     assert_eq!(verdict.views[denied.at].remaining, 0);
@@ -177,7 +197,7 @@ fn c5_tasks_wait_longer_than_requests() {
 fn shadow_counts_and_off_checks_nothing() {
     let text = "guards: { a: { limit: 1, period: 1m, by: name, shadow: true }, b: { limit: 1, period: 1m, by: name } }";
     let (guards, _) = guards(text);
-    let one = |guard: &str| guards.decide(&asks(&guards, &[(guard, "k")])).unwrap();
+    let one = |guard: &str| guards.decide_now(&asks(&guards, &[(guard, "k")])).unwrap();
     assert!(!one("a").views[0].would_deny);
     let second = one("a");
     assert!(second.denied.is_none() && second.views[0].would_deny);
@@ -192,7 +212,7 @@ fn shadow_counts_and_off_checks_nothing() {
     assert!(one("b").denied.is_some());
     // What the enforced guard rejects costs the one in shadow nothing.
     let mixed = asks(&guards, &[("a", "new"), ("b", "k")]);
-    assert!(guards.decide(&mixed).unwrap().denied.is_some());
+    assert!(guards.decide_now(&mixed).unwrap().denied.is_some());
     assert_eq!(tokens(&guards, "a", "new"), 1_000_000);
 }
 
@@ -202,7 +222,7 @@ fn ten_million_random_identities_stay_within_the_bound() {
     let (guards, clock) = guards("guards: { ip: { limit: 10, period: 1m, burst: 5, by: ip } }");
     let known = asks(&guards, &[("ip", "203.0.113.7")]);
     for _ in 0..5 {
-        assert!(guards.decide(&known).unwrap().denied.is_none());
+        assert!(guards.decide_now(&known).unwrap().denied.is_none());
     }
     let class = known[0].class.clone();
     let mut denied = 0_u32;
@@ -210,14 +230,17 @@ fn ten_million_random_identities_stay_within_the_bound() {
         // 1 µs apart: nothing is refilled meanwhile, so no key may be evicted.
         clock.pass(Span(1));
         let ask = GuardAsk {
-            key: class
-                .keys_for_tests()
-                .number(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+            key: BucketKey {
+                local: class
+                    .keys_for_tests()
+                    .number(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+                shared: None,
+            },
             class: class.clone(),
             identifier: Identifier::default(),
             cost: 1,
         };
-        denied += u32::from(guards.decide(&[ask]).unwrap().denied.is_some());
+        denied += u32::from(guards.decide_now(&[ask]).unwrap().denied.is_some());
         assert!(guards.keys() <= KEYS_MAX + 1, "and the shared bucket");
     }
     assert!(
@@ -232,7 +255,7 @@ fn ten_million_random_identities_stay_within_the_bound() {
     clock.pass(Span::from_secs(60));
     let other = asks(&guards, &[("ip", "203.0.113.9")]);
     for _ in 0..SWEEP_EVERY * (KEYS_MAX as u64 * 4 / SWEEP_SLOTS as u64) {
-        guards.decide(&other).unwrap();
+        guards.decide_now(&other).unwrap();
     }
     assert!(guards.keys() < 10_000, "{}", guards.keys());
 }
@@ -311,18 +334,18 @@ fn addresses_of_one_network_are_one_key() {
         let ip = format!("2001:db8:1:2::{last}");
         assert!(
             guards
-                .decide(&asks(&guards, &[("ip", &ip)]))
+                .decide_now(&asks(&guards, &[("ip", &ip)]))
                 .unwrap()
                 .denied
                 .is_none()
         );
     }
     let sixth = guards
-        .decide(&asks(&guards, &[("ip", "2001:db8:1:2:ffff::9")]))
+        .decide_now(&asks(&guards, &[("ip", "2001:db8:1:2:ffff::9")]))
         .unwrap();
     assert!(sixth.denied.is_some());
     let other = guards
-        .decide(&asks(&guards, &[("ip", "2001:db8:1:3::1")]))
+        .decide_now(&asks(&guards, &[("ip", "2001:db8:1:3::1")]))
         .unwrap();
     assert!(other.denied.is_none());
 }
@@ -376,7 +399,7 @@ fn a_new_configuration_keeps_the_tokens() {
     let (guards, _) = guards(CLASSES);
     let ask = asks(&guards, &[("ip", "203.0.113.7")]);
     for _ in 0..5 {
-        guards.decide(&ask).unwrap();
+        guards.decide_now(&ask).unwrap();
     }
     guards
         .replace(&config(
@@ -386,7 +409,10 @@ fn a_new_configuration_keeps_the_tokens() {
     assert!(tokens(&guards, "ip", "203.0.113.7") < 1_000_000);
     assert_eq!(
         guards.ask("user", Some("u"), 1).unwrap_err(),
-        GuardError::Unknown { nearest: None }
+        GuardError::Unknown {
+            name: "user".to_owned(),
+            nearest: None
+        }
     );
 }
 

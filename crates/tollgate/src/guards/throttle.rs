@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::num::NonZeroU32;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,7 +21,8 @@ use tollgate_core::time::Micros;
 use tollgate_guard::Tick;
 use tollgate_ledger::Ledger;
 
-use super::{KEYS_MAX, SWEEP_EVERY};
+use super::shared;
+use super::{Guards, KEYS_MAX, SWEEP_EVERY};
 
 /// Parts of the table, each with its lock: a full one has 4,096 keys, which a sweep visits in some
 /// ten microseconds.
@@ -29,6 +30,14 @@ const SHARDS: usize = 256;
 
 /// A full table is swept so much more often.
 const FULL_SWEEP_EVERY: u64 = 16;
+
+/// Owners of keys that are told apart: the operator, and callers by a hash of their names. Two callers
+/// with the same number, one pair in 255, share their part of the table.
+const OWNERS: usize = 256;
+
+/// Where a fingerprint has its owner: between the bits that choose a place in a shard and those that
+/// tell its neighbours apart.
+const OWNER_SHIFT: u32 = 48;
 
 /// Buckets of each shard that keys share when the table is full, chosen by their limits.
 const SHARED: u64 = 64;
@@ -45,6 +54,8 @@ const STALE_NANOS: u128 = 60_000_000_000;
 pub struct Throttle {
     /// Made for the first request.
     table: OnceLock<ThrottleTable>,
+    /// Where it counts, if it is not the table.
+    shared: Option<Arc<shared::SharedGuards>>,
     decisions: AtomicU64,
     /// Its clock is the throttle's clock.
     ledger: Ledger,
@@ -57,6 +68,8 @@ struct ThrottleTable {
     seeds: [RandomState; 2],
     /// Keys held, shared ones included.
     keys: AtomicUsize,
+    /// The same by owner.
+    keys_of: [AtomicUsize; OWNERS],
     /// The shard that is swept next.
     sweep_at: AtomicUsize,
 }
@@ -75,9 +88,9 @@ struct FirstHalf(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleLimit {
     /// In nanoseconds: the time of one token, in parts of which a nanosecond has `count`.
-    period: u64,
-    count: u32,
-    burst: u32,
+    pub(super) period: u64,
+    pub(super) count: u32,
+    pub(super) burst: u32,
 }
 
 /// The tokens of one key.
@@ -123,13 +136,45 @@ pub enum ThrottleError {
 }
 
 impl Throttle {
-    /// Nothing is counted so far. The clock is the ledger's.
+    /// Nothing is counted so far. It counts where the guards count. The clock is the ledger's.
     #[must_use]
-    pub fn new(ledger: Ledger) -> Throttle {
+    pub fn new(ledger: Ledger, guards: &Guards) -> Throttle {
         Throttle {
             table: OnceLock::new(),
+            shared: guards.shared.clone(),
             decisions: AtomicU64::new(0),
             ledger,
+        }
+    }
+
+    /// Whether it counts in a store, so that [`Throttle::take_shared`] decides.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The same as [`Throttle::take`] in the store of the guards. While that is lost, in this process with the
+    /// part of this node.
+    pub async fn take_shared(
+        &self,
+        key: &[u8],
+        limit: &ThrottleLimit,
+        quantity: i64,
+        limiting: Limiting,
+        now: Tick,
+    ) -> Throttled {
+        let Some(shared) = &self.shared else {
+            return self.take(key, limit, quantity, limiting, now);
+        };
+        match self
+            .try_shared(shared, key, limit, quantity, limiting)
+            .await
+        {
+            Some(throttled) => throttled,
+            None => {
+                let share = limit.share_of(shared.nodes());
+                self.take(key, &share, quantity, limiting, now)
+            }
         }
     }
 
@@ -144,13 +189,29 @@ impl Throttle {
         limiting: Limiting,
         now: Tick,
     ) -> Throttled {
+        self.take_for(None, key, limit, quantity, limiting, now)
+    }
+
+    /// The same for keys of a caller; `None` is the operator. No caller has more than a quarter of the
+    /// keys, and the last quarter is the operator's: beyond that, keys of the caller share buckets.
+    #[must_use]
+    pub fn take_for(
+        &self,
+        caller: Option<&str>,
+        key: &[u8],
+        limit: &ThrottleLimit,
+        quantity: i64,
+        limiting: Limiting,
+        now: Tick,
+    ) -> Throttled {
         let table = self.table();
+        let owner = table.owner(caller);
         self.sweep_a_part(table, now);
         let quantity = match limiting {
             Limiting::Off => 0,
             Limiting::On | Limiting::Shadow => quantity,
         };
-        let mut throttled = table.take(key, *limit, quantity, now);
+        let mut throttled = table.take(owner, key, *limit, quantity, now);
         if limiting != Limiting::On {
             throttled.is_limited = false;
             throttled.retry_in = None;
@@ -177,6 +238,7 @@ impl Throttle {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             seeds: [RandomState::new(), RandomState::new()],
             keys: AtomicUsize::new(0),
+            keys_of: [const { AtomicUsize::new(0) }; OWNERS],
             sweep_at: AtomicUsize::new(0),
         })
     }
@@ -200,13 +262,34 @@ impl ThrottleTable {
         self.keys.load(Ordering::Relaxed) >= KEYS_MAX
     }
 
-    fn take(&self, key: &[u8], limit: ThrottleLimit, quantity: i64, now: Tick) -> Throttled {
+    /// The number of an owner; 0 is the operator.
+    fn owner(&self, caller: Option<&str>) -> usize {
+        let number = |name: &str| self.seeds[0].hash_one(name) % (OWNERS as u64 - 1) + 1;
+        usize::try_from(caller.map_or(0, number)).unwrap_or(0)
+    }
+
+    /// Is there no place for another key of this owner?
+    fn is_full_for(&self, owner: usize) -> bool {
+        let own = || self.keys_of[owner].load(Ordering::Relaxed);
+        let all = self.keys.load(Ordering::Relaxed);
+        let quarter = KEYS_MAX / 4;
+        all >= KEYS_MAX || owner > 0 && (all >= KEYS_MAX - quarter || own() >= quarter)
+    }
+
+    fn take(
+        &self,
+        owner: usize,
+        key: &[u8],
+        limit: ThrottleLimit,
+        quantity: i64,
+        now: Tick,
+    ) -> Throttled {
         let [first, second] = [0, 1].map(|half: usize| self.seeds[half].hash_one(key));
-        let mut key = Fingerprint([first, second]);
+        let mut key = Fingerprint([first, second]).of(owner);
         let at = usize::try_from(second).unwrap_or(usize::MAX) % SHARDS;
         let mut shard = self.shards[at].lock();
-        if self.is_full() && !shard.contains_key(&key) {
-            key = Fingerprint([limit.shared(), 0]);
+        if self.is_full_for(owner) && !shard.contains_key(&key) {
+            key = Fingerprint([limit.shared(), 0]).of(owner);
         }
         let held = shard.get(&key);
         let is_new = held.is_none();
@@ -216,6 +299,7 @@ impl ThrottleTable {
         if is_changed && !(is_new && bucket.is_full(now)) {
             shard.insert(key, bucket);
             self.keys.fetch_add(usize::from(is_new), Ordering::Relaxed);
+            self.keys_of[owner].fetch_add(usize::from(is_new), Ordering::Relaxed);
         }
         throttled
     }
@@ -224,7 +308,13 @@ impl ThrottleTable {
         let at = self.sweep_at.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let mut shard = self.shards[at].lock();
         let before = shard.len();
-        shard.retain(|_, bucket| !bucket.is_full(now));
+        shard.retain(|key, bucket| {
+            let is_full = bucket.is_full(now);
+            if is_full {
+                self.keys_of[key.owner()].fetch_sub(1, Ordering::Relaxed);
+            }
+            !is_full
+        });
         let removed = before - shard.len();
         if shard.len() < shard.capacity() / 4 {
             let wanted = shard.len() * 2;
@@ -234,7 +324,26 @@ impl ThrottleTable {
     }
 }
 
+impl Fingerprint {
+    fn of(self, owner: usize) -> Fingerprint {
+        let Fingerprint([first, second]) = self;
+        let mask = (OWNERS as u64 - 1) << OWNER_SHIFT;
+        Fingerprint([first & !mask | (owner as u64) << OWNER_SHIFT, second])
+    }
+
+    fn owner(self) -> usize {
+        let number = self.0[0] >> OWNER_SHIFT & (OWNERS as u64 - 1);
+        usize::try_from(number).unwrap_or(0)
+    }
+}
+
 impl ThrottleLimit {
+    /// How long its bucket takes to fill.
+    #[must_use]
+    pub fn fill_time(&self) -> Duration {
+        self.time(self.capacity())
+    }
+
     /// `count` tokens per `period` seconds, and `max_burst` more than one at once.
     ///
     /// # Errors
@@ -259,6 +368,16 @@ impl ThrottleLimit {
             return Err(ThrottleError::TooSlow);
         }
         Ok(limit)
+    }
+
+    /// The part of one of several nodes: as much less often, and of the burst at least one token.
+    fn share_of(self, nodes: u32) -> ThrottleLimit {
+        let nodes = nodes.max(1);
+        ThrottleLimit {
+            period: self.period.saturating_mul(u64::from(nodes)),
+            burst: (self.burst / nodes).max(1),
+            ..self
+        }
     }
 
     /// The parts that an empty bucket lacks.

@@ -8,7 +8,9 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 fn throttle() -> Throttle {
-    Throttle::new(Ledger::memory(tollgate_ledger::Clock::System))
+    let ledger = Ledger::memory(tollgate_ledger::Clock::System);
+    let guards = super::super::tests::guards("guards: {}").0;
+    Throttle::new(ledger, &guards)
 }
 
 /// An arbitrary time, so that nothing begins at zero.
@@ -192,6 +194,33 @@ fn full_buckets_are_swept() {
         take(0, at(SECOND));
     }
     assert_eq!(throttle.keys(), 1);
+}
+
+/// One caller filled the table, and first requests of all others shared buckets.
+#[test]
+fn no_caller_takes_the_keys_of_others() {
+    let throttle = throttle();
+    let limit = ThrottleLimit::new(0, 1, 3_600).unwrap();
+    let take = |caller, key: u32| {
+        let key = key.to_le_bytes();
+        throttle.take_for(caller, &key, &limit, 1, Limiting::On, at(0))
+    };
+    let quarter = u32::try_from(KEYS_MAX / 4).unwrap();
+    for key in 0..quarter {
+        assert!(!take(Some("a"), key).is_limited);
+    }
+    // Beyond its share its keys have common buckets, 64 at most in each part of the table.
+    for key in quarter..quarter + 100_000 {
+        take(Some("a"), key);
+    }
+    let most = KEYS_MAX / 4 + SHARDS * usize::try_from(SHARED).unwrap();
+    assert!(throttle.keys() <= most, "{}", throttle.keys());
+    let limited = |caller: Option<&'static str>| {
+        let keys = (quarter * 2..quarter * 2 + 2_000).filter(|key| take(caller, *key).is_limited);
+        keys.count()
+    };
+    assert_eq!((limited(Some("b")), limited(None)), (0, 0));
+    assert!(limited(Some("a")) > 0, "its own requests are");
 }
 
 /// A clock that steps back neither fills a bucket nor blocks it for ever.

@@ -407,7 +407,9 @@ async fn is_quota_low(route: &Route, policy: &CompiledPolicy) -> bool {
         .flat_map(|key| {
             let attributes = route.subject.attributes(*key);
             let limits = policy.limits.iter();
-            let counted = limits.filter(|limit| limit.counts_calls() && !limit.is_concurrency());
+            let counted = limits.filter(|limit| {
+                limit.counts_calls() && !limit.is_concurrency() && !limit.is_learned()
+            });
             let cells = counted.map(|limit| (limit.cell_of(&attributes), limit.rule.clone()));
             cells.collect::<Vec<_>>()
         })

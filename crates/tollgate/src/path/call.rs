@@ -104,6 +104,9 @@ pub struct CallOptions {
     pub costs: Vec<(String, u64)>,
     /// How long it may wait and run in total.
     pub timeout: Option<Span>,
+    /// It does not wait for a permit: it gets one at once, or an error that says when to come back. Its time to run is
+    /// that of `timeout`, and waits between attempts are those of every call.
+    pub no_wait: bool,
     /// The caller's address.
     pub ip: Option<IpAddr>,
     /// It wants its own response, even if an identical call is in flight.
@@ -126,4 +129,11 @@ pub enum UseCache {
     Only,
     /// Do not read, but store.
     Refresh,
+}
+
+/// A name of a caller that is safe in a log: 1 to 64 letters, digits and `-_.:`.
+#[must_use]
+pub fn is_caller_name(name: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(is_known)
 }

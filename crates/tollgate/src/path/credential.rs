@@ -228,7 +228,9 @@ async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<
         let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
         let attributes = route.subject.attributes(fingerprint);
         let limits = policy.limits.iter();
-        let of_key = limits.filter(|limit| limit.per == Per::ApiKey && limit.counts_calls());
+        let of_key = limits.filter(|limit| {
+            limit.is_learned() || (limit.per == Per::ApiKey && limit.counts_calls())
+        });
         query
             .cells
             .extend(of_key.map(|limit| (limit.cell_of(&attributes), limit.rule.clone())));

@@ -152,7 +152,12 @@ pub(super) fn subject(
     let caller = options.caller.as_deref();
     let subject = Subject {
         caller_id: caller.map_or_else(CallerId::default, caller_id),
-        costs: call_costs(&policy.provider.costs, &options.costs, &[]),
+        costs: call_costs(
+            &policy.provider.costs,
+            &options.costs,
+            &[],
+            (&active.token_estimates, entity.as_deref()),
+        ),
         entity,
         host: called,
         priority: rights.priority,

@@ -14,7 +14,7 @@ use http::response::Parts;
 use smallvec::SmallVec;
 use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
 use tollgate_core::degrade::{LocalQuota, ProviderQuota};
-use tollgate_core::feedback::{self, Feedback, LimitVerdict, Response, Window};
+use tollgate_core::feedback::{self, Feedback, LearnedWindow, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
 use tollgate_core::time::{Span, Wall};
@@ -23,7 +23,7 @@ use super::requested_limits::Grant;
 use super::response::{ERROR_BODY_MAX, UpstreamResponse};
 use super::send::Sent;
 use super::subject::Subject;
-use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody};
+use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody, WantedCost};
 use crate::decode;
 use crate::event::{Event, StepKind};
 use crate::failpoint;
@@ -80,6 +80,9 @@ pub(crate) async fn learn(
     };
     let mut body_stream = UpstreamBody::new(body, conn, idle);
     body_stream.count_costs(cost_reader(subject, policy, &head));
+    if subject.strips_usage && has_content_type(&head, b"event-stream") {
+        body_stream.strip_usage();
+    }
     let most = bytes_to_read(policy, &head);
     // If the body breaks off here, the received part is still a response, and the caller gets the
     // error.
@@ -238,7 +241,7 @@ fn settle(
     } else {
         let report = LimitReport {
             limited: feedback.verdict == LimitVerdict::Limited,
-            readings: readings(feedback, permit.limits(), observed.headers),
+            readings: readings(policy, feedback, permit.limits(), observed.headers),
         };
         // If head and end arrive together and the head reports nothing, settling the end is enough.
         if !observed.has_ended || report != LimitReport::default() {
@@ -285,7 +288,19 @@ fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Opti
         headers: head.headers.clone(),
         decode: |headers, body| decode::decoded(headers, body, feedback::BODY_MAX).into_owned(),
     };
-    Some(CostReader::new(kind, wanted, open))
+    let prompt = |unit: &str| {
+        let price = subject.costs.iter().find(|price| price.unit == unit);
+        price.map_or(0, |price| price.prompt)
+    };
+    let wanted = wanted.into_iter().map(|(term, unit, fields)| WantedCost {
+        term,
+        unit: unit.to_owned(),
+        prompt: prompt(unit),
+        fields: fields.iter().map(|path| (path.clone(), None)).collect(),
+    });
+    let reader = CostReader::new(kind, wanted.collect(), open);
+    let entity = subject.entity.clone().unwrap_or_default();
+    Some(reader.learning(subject.provider.token_estimates.clone(), entity))
 }
 
 fn read_feedback(
@@ -333,7 +348,7 @@ fn update_degrade(
     let limits = policy
         .limits
         .iter()
-        .filter(|limit| limit.counts_calls() && !limit.is_concurrency());
+        .filter(|limit| limit.counts_calls() && !limit.is_concurrency() && !limit.is_learned());
     let cells: Vec<_> = limits
         .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
         .collect();
@@ -345,6 +360,8 @@ fn update_degrade(
             .map(|reset| reset.since(subject.provider.ledger.wall())),
     });
     let (health, settings) = (subject.provider.health.clone(), *settings);
+    let (events, label) = (subject.provider.events.clone(), subject.provider.label());
+    let entity: Option<Arc<str>> = entity.map(Arc::from);
     // The response does not wait for it.
     subject.provider.ledger.peek_then(cells, move |views| {
         let tightest = views
@@ -358,13 +375,29 @@ fn update_degrade(
                 full_after: view.reset_after,
                 period,
             };
-            health.on_remaining(&settings, scope, theirs, ours);
+            let change = health.on_remaining(&settings, scope, theirs, ours);
+            if let Some(is_on) = change {
+                let theirs = theirs.map_or(u64::MAX, |theirs| theirs.remaining);
+                events.emit(Event::Degrade {
+                    provider: label,
+                    entity,
+                    is_on,
+                    remaining: ours.remaining.min(theirs),
+                    below: settings.below,
+                    recover: settings.recover,
+                });
+            }
         }
     });
 }
 
 /// Matches the windows that the provider reports with our limits.
-fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Readings {
+fn readings(
+    policy: &CompiledPolicy,
+    feedback: &Feedback,
+    terms: &[Term],
+    headers: &HeaderMap,
+) -> Readings {
     let mut readings = Readings::new();
     let is_calendar =
         |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
@@ -373,7 +406,9 @@ fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Reading
     }
     let date = date(headers);
     for window in &feedback.windows {
-        if let Some(term) = matching_term(window, terms) {
+        let configured = matching_term(window, terms);
+        let learned = learned_term(policy.dialect.learned(), window, terms);
+        for term in configured.into_iter().chain(learned) {
             readings.push(LimitReading {
                 term,
                 remaining: window.remaining,
@@ -397,6 +432,14 @@ fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Reading
     readings
 }
 
+/// The learned limit that the window states. These come last, in the order of the dialect.
+fn learned_term(learned: &[LearnedWindow], window: &Window, terms: &[Term]) -> Option<usize> {
+    let name = window.name.as_deref()?;
+    let first = terms.iter().position(|term| term.rule.is_learned())?;
+    let of_kind = learned.iter().position(|limit| limit.is_stated_by(name))?;
+    Some(first + of_kind).filter(|term| *term < terms.len())
+}
+
 /// The limit with the window's unit and period, else with its unit and number, else the only one
 /// with its unit. A window that matches none is ignored: a guess would close the wrong limit.
 fn matching_term(window: &Window, terms: &[Term]) -> Option<usize> {
@@ -409,7 +452,9 @@ fn matching_term(window: &Window, terms: &[Term]) -> Option<usize> {
     };
     let fits = |index: &usize| {
         let rule = &terms[*index].rule;
-        rule.cost_unit() == unit && !matches!(rule.algorithm(), Algorithm::InFlight)
+        rule.cost_unit() == unit
+            && !rule.is_learned()
+            && !matches!(rule.algorithm(), Algorithm::InFlight)
     };
     let candidates: Vec<usize> = (0..terms.len()).filter(fits).collect();
     let by = |test: &dyn Fn(usize) -> bool| {

@@ -246,6 +246,10 @@ async fn read_body(mut body: ReplyBody) -> Option<BytesMut> {
 
 impl LoginResponse {
     /// The fields of a successful login.
+    #[expect(
+        clippy::result_large_err,
+        reason = "an error is as large as that of a call, and a login is rare"
+    )]
     fn into_fields(self, provider: &ActiveProvider) -> Result<Value, LoginError> {
         let LoginResponse {
             status,

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tollgate_core::ask::Priority;
 use tollgate_core::health::{Admission, BlockReason, WhenBlocked};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
@@ -19,12 +20,15 @@ use tollgate_ledger::{ProviderLedger, StoreLoss};
 use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
-use crate::error::{QueueCause, Reason};
+use crate::error::{QueueCause, Reason, Stage};
 use crate::event::{DecisionVerdict, Event, StepKind};
 use crate::metrics::PermitResult;
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
 use crate::{Error, Permit};
+
+/// A wait so long has no end: an operator has closed the provider until further notice.
+const NO_END: Span = Span(u64::MAX / 2);
 
 /// What the permits of one call have cost it so far.
 #[derive(Debug, Default)]
@@ -98,10 +102,20 @@ fn report_decision(
     };
     let metrics = &subject.provider.metrics;
     metrics.on_permit(subject.joint_priority(), counted, waited);
+    if result.is_ok()
+        && subject.entity_metrics.is_some()
+        && let Some(entity) = subject.entity.as_deref()
+    {
+        let (caller, priority) = (subject.caller.as_deref(), subject.joint_priority());
+        subject
+            .provider
+            .entity_demand
+            .on_permit(entity, caller, priority);
+    }
     let verdict = || match result {
         Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
         Ok(_) => {
-            let QueueCause { reason, limit } = cause();
+            let QueueCause { reason, limit, .. } = cause();
             DecisionVerdict::Queued { limit, reason }
         }
         Err(error) => DecisionVerdict::Rejected {
@@ -190,6 +204,7 @@ pub(super) async fn decide(
                 let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
                 let error = requested.to_error(subject, &policy, denied, loss);
+                let error = Box::pin(with_time(subject, key, error)).await;
                 return Err(Box::pin(behind_the_queue(subject, error)).await);
             }
         };
@@ -202,16 +217,60 @@ pub(super) async fn decide(
     }
 }
 
-/// A call that was rejected because of a limit, or because the queue is full, need not come back before those that
-/// wait have been served.
-async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
-    if let Error::NoPermit {
-        reason: Reason::Limit | Reason::QueueFull,
-        retry_in,
+/// A call whose time ran out in the queue learns when to come back: it asks once more, without waiting.
+/// Should something be free just now, the permit is returned unused.
+async fn with_time(subject: &Subject, key: Option<&str>, mut error: Error) -> Error {
+    let Error::DeadlineExceeded {
+        at: Stage::Waiting(Some(cause)),
         ..
     } = &mut error
+    else {
+        return error;
+    };
+    let provider = &subject.provider;
+    let (policy, health) = (provider.policy(), provider.health.view(subject.path));
+    let order = (0, provider.permits.edition());
+    let (request, _) = RequestedLimits::new(subject, &policy, key, &health, order);
+    let request = PermitRequest {
+        patience: Span::ZERO,
+        seniority: None,
+        ..request
+    };
+    let asked = match provider.permits.try_acquire(request) {
+        Ok(asked) => asked,
+        Err(request) => provider.permits.wait(request).await,
+    };
+    cause.retry_in = match asked {
+        Ok(_unused) => Some(Span::ZERO),
+        Err(Denied::Rejected { retry_in, .. }) => Some(retry_in).filter(|wait| *wait < NO_END),
+        Err(_) => None,
+    };
+    error
+}
+
+/// A call that was rejected because of a limit, a pause of the provider, or a full queue need not come back before
+/// those that wait have been served.
+async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
+    let retry_in = match &mut error {
+        Error::NoPermit {
+            reason:
+                Reason::Limit
+                | Reason::QueueFull
+                | Reason::Cooldown
+                | Reason::Concurrency
+                | Reason::Sleep,
+            retry_in,
+            ..
+        } => Some(retry_in),
+        Error::DeadlineExceeded {
+            at: Stage::Waiting(Some(cause)),
+            ..
+        } if cause.reason == Reason::Limit => Some(&mut cause.retry_in),
+        _ => None,
+    };
+    if let Some(retry_in) = retry_in
         && subject.provider.waiting() > 0
-        && let Some(eta) = subject.provider.eta().await
+        && let Some(eta) = subject.provider.recent_eta().await
     {
         *retry_in = Some(retry_in.unwrap_or(Span::ZERO).max(eta));
     }
@@ -235,6 +294,13 @@ async fn request_permit(
     result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }
 
+/// How many waiting calls are at least as urgent.
+fn ahead(subject: &Subject, priority: Priority) -> usize {
+    let levels = [Priority::High, Priority::Normal, Priority::Low];
+    let levels = levels.into_iter().filter(|level| *level >= priority);
+    levels.map(|level| subject.provider.waiting_at(level)).sum()
+}
+
 /// Waits in the queue.
 async fn wait_in_queue(
     subject: &Subject,
@@ -244,7 +310,7 @@ async fn wait_in_queue(
 ) -> Option<Result<Permit, Denied>> {
     let (seniority, who) = (request.seniority, (request.caller, request.priority));
     if let Some(progress) = &subject.progress {
-        progress.on_queued(subject.provider.waiting());
+        progress.on_queued(ahead(subject, request.priority));
     }
     let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
     tokio::select! {

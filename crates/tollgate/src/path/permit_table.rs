@@ -7,12 +7,11 @@
 //! Promises: a report counts once; a second one says so and changes nothing. A permit that is
 //! neither reported, released nor renewed in time counts as sent: its slot comes free when the call can no
 //! longer arrive. So does one that is open when the table goes. The table is bounded: without a place
-//! in it no permit is taken. Permits that are closed take no place of open ones.
+//! in it no permit is taken, and no caller has more than its share of the places. Permits that are closed take no place of open ones.
 //!
 //! Never: believes that an unreported permit was not used.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,8 +24,11 @@ use super::call::{CallOptions, Target};
 use super::call_end::ExternalCall;
 use super::decide::{self, AcquiredPermit, Learned};
 use super::detached_permit::{self, DetachedPermit};
+pub use super::open_permits::{CLOSED_MAX, PERMITS_MAX};
+use super::open_permits::{ClosedPermit, OpenPermit, TableState};
 pub use super::permit_report::{IssuedPermit, ProviderPermits, Released, Report, Reported};
 use crate::Error;
+use crate::caller_shares::PlaceHolder;
 use crate::error::Reason;
 use crate::providers::ProviderRegistry;
 use crate::timer;
@@ -34,14 +36,6 @@ use crate::timer;
 /// How long after its grant a permit may be used: long enough for a job that is about to begin, and
 /// what an unreported one costs at most beside the response timeout.
 pub const USE_WITHIN: Span = Span::from_secs(30);
-
-/// Permits that are open at a time. At some 1 KiB each 16 MiB; with a response timeout of 30 s
-/// that is 270 unreported permits per second.
-pub const PERMITS_MAX: usize = 16_384;
-
-/// Permits that are reported or released and remembered, for those who report twice: at some 200
-/// bytes each 13 MiB, and at a thousand permits per second those of the last minute.
-pub const CLOSED_MAX: usize = 65_536;
 
 /// Permits of other processes. Clones share the table.
 #[derive(Clone, Debug)]
@@ -59,38 +53,6 @@ struct Shared {
     state: Mutex<TableState>,
     /// Another permit is the first to expire.
     first_changed: Arc<Notify>,
-}
-
-#[derive(Debug, Default)]
-struct TableState {
-    open: HashMap<Arc<str>, OpenPermit>,
-    /// Of the open ones: the first to expire first.
-    by_expiry: BTreeSet<(Micros, Arc<str>)>,
-    closed: HashMap<Arc<str>, ClosedPermit>,
-    /// The one that was closed first in front, and when it would have expired.
-    closing_order: VecDeque<(Micros, Arc<str>)>,
-    /// Places of permits that are still being decided.
-    reserved: usize,
-    /// Permits handed out so far.
-    count: u64,
-    /// Permits that nobody reported or released in time, by provider. As many entries as providers.
-    unreported: HashMap<String, u64>,
-    /// A task waits for the first to expire.
-    has_timer: bool,
-}
-
-#[derive(Debug)]
-struct OpenPermit {
-    decision: Box<AcquiredPermit>,
-    expires: Micros,
-}
-
-/// What became of a permit. Remembered for a while: whoever reports twice is told so.
-#[derive(Clone, Debug)]
-enum ClosedPermit {
-    /// Empty while the report is being evaluated.
-    Reported(Arc<OnceLock<Learned>>),
-    Released,
 }
 
 /// A report that is being evaluated. Whoever reports the same permit meanwhile waits for the result,
@@ -116,7 +78,7 @@ impl PermitTable {
                 registry,
                 use_within,
                 secrets: [RandomState::new(), RandomState::new()],
-                state: Mutex::default(),
+                state: Mutex::new(TableState::new()),
                 first_changed: Arc::default(),
             }),
         }
@@ -135,17 +97,13 @@ impl PermitTable {
             ..
         } = &*self.shared;
         let mut end = ExternalCall::begin(registry.events(), &options);
+        let holder = holder(&options);
         let subject = decide::subject(registry, target.into(), options);
         let mut subject = end.check(subject)?;
         subject.use_within = *use_within;
         end.on_routed(&mut subject);
-        let place = self.reserve().ok_or_else(|| Error::NoPermit {
-            provider: subject.provider.name().to_owned(),
-            entity: subject.entity.clone(),
-            limit: None,
-            reason: Reason::QueueFull,
-            retry_in: Some(Span::from_secs(1)),
-        });
+        let place = self.reserve(holder);
+        let place = place.ok_or_else(|| self.no_place(subject.provider.name()));
         let place = end.check(place)?;
         let decision = decide::decide(subject, key, end).await?;
         Ok(self.hand_out(place, decision))
@@ -232,8 +190,7 @@ impl PermitTable {
     pub fn detach(&self, id: &str) -> Option<DetachedPermit> {
         self.shared.drop_expired();
         let mut state = self.shared.state.lock();
-        let (id, permit) = state.open.remove_entry(id)?;
-        state.by_expiry.remove(&(permit.expires, id));
+        let (_, permit) = state.take_open(id)?;
         drop(state);
         detached_permit::detach(*permit.decision)
     }
@@ -243,7 +200,7 @@ impl PermitTable {
     pub async fn attach(&self, id: &str, detached: &DetachedPermit) -> Result<bool, Error> {
         let now = self.shared.registry.ledger().at();
         let expires = detached.expires(now).filter(|expires| *expires > now);
-        let (Some(expires), Some(place)) = (expires, self.reserve()) else {
+        let (Some(expires), Some(place)) = (expires, self.reserve(None)) else {
             return Ok(false);
         };
         let decision = detached_permit::attach(&self.shared.registry, detached).await?;
@@ -271,15 +228,49 @@ impl PermitTable {
         }
     }
 
-    /// A place in the table, or none. It is free again if no permit comes.
-    fn reserve(&self) -> Option<TableSlot<'_>> {
+    /// Why a call of this provider with these options would get no place in the table; `None`: it
+    /// would.
+    #[must_use]
+    pub fn full_for(&self, provider: &str, options: &CallOptions) -> Option<Error> {
         self.shared.drop_expired();
-        let mut state = self.shared.state.lock();
-        if state.open.len() + state.reserved >= PERMITS_MAX {
-            return None;
+        let holder = holder(options);
+        let has_place = self.shared.state.lock().places.has_place(holder.as_deref());
+        (!has_place).then(|| self.no_place(provider))
+    }
+
+    /// Whether this caller has acquired the permit: then it may settle it.
+    #[must_use]
+    pub fn is_held_by(&self, id: &str, caller: &str) -> bool {
+        let state = self.shared.state.lock();
+        let open = state.open.get(id).map(|permit| &permit.holder);
+        let holder = open.or_else(|| state.closed.get(id).map(|(holder, _)| holder));
+        holder.is_some_and(|holder| holder.as_deref() == Some(caller))
+    }
+
+    /// A place in the table, or none. It is free again if no permit comes.
+    fn reserve(&self, holder: PlaceHolder) -> Option<TableSlot<'_>> {
+        self.shared.drop_expired();
+        let is_taken = self.shared.state.lock().places.take(&holder);
+        // Lazily: a slot that was not taken would give one back when it is dropped.
+        is_taken.then(|| TableSlot {
+            table: self,
+            holder,
+            is_used: false,
+        })
+    }
+
+    /// The table has no place for another permit before the first one expires.
+    fn no_place(&self, provider: &str) -> Error {
+        let now = self.shared.registry.ledger().at();
+        let state = self.shared.state.lock();
+        let first = state.by_expiry.first().map(|(expires, _)| *expires);
+        Error::NoPermit {
+            provider: provider.to_owned(),
+            entity: None,
+            limit: None,
+            reason: Reason::PermitsOpen,
+            retry_in: Some(first.map_or(Span::from_secs(1), |first| first.since(now))),
         }
-        state.reserved += 1;
-        Some(TableSlot { table: self })
     }
 
     fn hand_out(&self, place: TableSlot<'_>, decision: AcquiredPermit) -> IssuedPermit {
@@ -305,7 +296,7 @@ impl PermitTable {
 
     fn insert(
         &self,
-        place: TableSlot<'_>,
+        mut place: TableSlot<'_>,
         id: Arc<str>,
         decision: Box<AcquiredPermit>,
         expires: Micros,
@@ -316,7 +307,14 @@ impl PermitTable {
             .by_expiry
             .first()
             .is_some_and(|(_, first)| *first == id);
-        state.open.insert(id, OpenPermit { decision, expires });
+        place.is_used = true;
+        let holder = place.holder.take();
+        let permit = OpenPermit {
+            decision,
+            expires,
+            holder,
+        };
+        state.open.insert(id, permit);
         let needs_timer = !std::mem::replace(&mut state.has_timer, true);
         drop(state);
         drop(place);
@@ -339,36 +337,12 @@ impl PermitTable {
     fn close(&self, id: &str, closed: ClosedPermit) -> Closed {
         self.shared.drop_expired();
         let mut state = self.shared.state.lock();
-        let Some((id, permit)) = state.open.remove_entry(id) else {
-            let before = state.closed.get(id).cloned();
+        let Some((key, permit)) = state.take_open(id) else {
+            let before = state.closed.get(id).map(|(_, closed)| closed.clone());
             return before.map_or(Closed::Unknown, Closed::Before);
         };
-        let key = (permit.expires, id);
-        state.by_expiry.remove(&key);
-        state.remember_closed(key, closed);
+        state.remember_closed(key, permit.holder, closed);
         Closed::Now(permit.decision)
-    }
-}
-
-impl TableState {
-    fn remember_closed(&mut self, (expires, id): (Micros, Arc<str>), closed: ClosedPermit) {
-        while self.closed.len() >= CLOSED_MAX
-            && let Some((_, oldest)) = self.closing_order.pop_front()
-        {
-            self.closed.remove(&oldest);
-        }
-        self.closing_order.push_back((expires, id.clone()));
-        self.closed.insert(id, closed);
-    }
-
-    /// Those closed first go once they would have expired.
-    fn evict_closed(&mut self, now: Micros) {
-        while let Some((_, id)) = self
-            .closing_order
-            .pop_front_if(|(expires, _)| *expires <= now)
-        {
-            self.closed.remove(&id);
-        }
     }
 }
 
@@ -388,8 +362,8 @@ impl Shared {
             && *expires <= now
         {
             let key = (*expires, id.clone());
+            let permit = state.take_open(&key.1).map(|(_, permit)| permit);
             state.by_expiry.remove(&key);
-            let permit = state.open.remove(&key.1);
             if let Some(permit) = &permit {
                 let name = permit.decision.provider().to_owned();
                 *state.unreported.entry(name).or_default() += 1;
@@ -473,13 +447,24 @@ impl Drop for ExpiryTimer {
 #[derive(Debug)]
 struct TableSlot<'a> {
     table: &'a PermitTable,
+    holder: PlaceHolder,
+    /// An open permit has it.
+    is_used: bool,
 }
 
 impl Drop for TableSlot<'_> {
     fn drop(&mut self) {
-        let mut state = self.table.shared.state.lock();
-        state.reserved = state.reserved.saturating_sub(1);
+        if !self.is_used {
+            let mut state = self.table.shared.state.lock();
+            state.places.give_back(self.holder.as_deref());
+        }
     }
+}
+
+/// Who holds a permit of such a call: the caller that its token has authenticated, else the operator.
+fn holder(options: &CallOptions) -> PlaceHolder {
+    let caller = options.caller.as_deref().filter(|_| !options.is_operator);
+    caller.map(Arc::from)
 }
 
 /// What an id has led to.

@@ -7,10 +7,10 @@ use super::*;
 /// The oldest makes room, whenever it would have expired.
 #[test]
 fn closed_permits_are_bounded() {
-    let mut state = TableState::default();
+    let mut state = TableState::new();
     let key = |number: usize| (Micros(number as u64), Arc::from(format!("{number}")));
     for number in 0..CLOSED_MAX + 2 {
-        state.remember_closed(key(number), ClosedPermit::Released);
+        state.remember_closed(key(number), None, ClosedPermit::Released);
     }
     let is_known = |number: usize| state.closed.contains_key(&*key(number).1);
     assert_eq!(

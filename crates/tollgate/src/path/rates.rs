@@ -114,6 +114,8 @@ impl Rates {
             let holds =
                 |limit: &&crate::providers::LimitBinding| limit.applies_to(snapshot.priority);
             let limits = snapshot.policy.limits.iter().filter(holds).enumerate();
+            // What the provider states it states in its own headers.
+            let limits = limits.filter(|(_, limit)| !limit.is_learned());
             limits.map(move |(index, limit)| {
                 let rule = &*limit.rule;
                 let (state, is_exhausted) = snapshot.decided.state(index, rule, wall);

@@ -274,6 +274,7 @@ impl RequestedLimits {
         QueueCause {
             reason,
             limit: limit.map(Arc::from),
+            retry_in: None,
         }
     }
 
@@ -299,6 +300,8 @@ impl RequestedLimits {
             Blocker::Scope(scope) if scope == self.cooldown => Reason::Cooldown,
             Blocker::Scope(_) => Reason::Degraded,
             Blocker::OffPeak => Reason::OffPeak,
+            // In order of arrival all wait for the first, and the only limit is the one that holds it.
+            Blocker::Front if policy.limits.len() == 1 => return self.term_name(policy, Some(0)),
             Blocker::Front => Reason::Limit,
         };
         (reason, None)

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{IF_RANGE, RANGE};
+use http::header::{ACCEPT_ENCODING, IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 use http_body::Body;
 use tollgate_config::provider::{AuthStyle, Upstream};
@@ -33,6 +33,7 @@ use crate::providers::{
     ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
 };
 use crate::timer::within;
+use crate::usage_event;
 
 /// A routed call, split by who needs what.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ impl PendingRoute {
     fn body_max(&self) -> usize {
         let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
-        let mut reads = costs.filter(|cost| !cost.before.is_empty());
+        let mut reads = costs.filter(|cost| !cost.before.is_empty() || cost.prompt);
         let is_given = |unit: &str| self.options.costs.iter().any(|(named, _)| named == unit);
         if self.needs_body() || reads.any(|cost| !is_given(&cost.unit)) {
             READ_MAX
@@ -194,8 +195,26 @@ impl PendingRoute {
         self.options.entity.is_none() && entities.reads_body()
     }
 
+    /// Asks for usage in a stream, where the provider's file says so. `true`: the client did not.
+    fn with_usage(&mut self, payload: Payload) -> (Payload, bool) {
+        let is_wanted = self.destination.policy.provider.inject_usage;
+        let asked = match is_wanted {
+            true => usage_event::ask_for_usage(payload.buffered()),
+            false => None,
+        };
+        match asked {
+            Some(body) => {
+                // The event cannot be removed from a compressed stream.
+                self.headers.remove(ACCEPT_ENCODING);
+                (Payload::Whole(body), true)
+            }
+            None => (payload, false),
+        }
+    }
+
     /// `read_back`: the body that the decisions read, if it is in a file.
-    fn finish(self, payload: Payload, read_back: Option<&ReadBack>) -> Result<Route, Error> {
+    fn finish(mut self, payload: Payload, read_back: Option<&ReadBack>) -> Result<Route, Error> {
+        let (payload, strips_usage) = self.with_usage(payload);
         // An unread body is not "no entity": a large body must not evade a limit.
         let on_ambiguity = self.destination.policy.provider.entities.on_ambiguity;
         let is_unread = payload.is_unread() && read_back.is_none();
@@ -226,10 +245,17 @@ impl PendingRoute {
             body,
         })?;
         let caller = options.caller.as_deref();
+        let entity = routed.entity.map(|entity| entity.as_str().to_owned());
         let subject = Subject {
             caller_id: caller.map_or_else(CallerId::default, caller_id),
-            costs: call_costs(&provider.costs, &options.costs, body),
-            entity: routed.entity.map(|entity| entity.as_str().to_owned()),
+            costs: call_costs(
+                &provider.costs,
+                &options.costs,
+                body,
+                (&destination.provider.token_estimates, entity.as_deref()),
+            ),
+            entity,
+            strips_usage,
             host: Some(destination.origin.host.clone()),
             path: Some(PathTag::of(&routed.path)),
             priority: options.priority,
@@ -238,6 +264,7 @@ impl PendingRoute {
             caller: options.caller,
             ip: options.ip,
             at_most_permille: self.at_most_permille,
+            no_wait: options.no_wait,
             ..Subject::new(destination.provider, self.arrived)
         };
         let subject = subject.with_entity_metrics(&destination.policy);
@@ -407,6 +434,7 @@ impl Route {
                 started: subject.provider.ledger.at(),
                 deadline: None,
                 fallback: false,
+                no_wait: false,
                 shared_demand: None,
                 progress: None,
                 ..subject.clone()

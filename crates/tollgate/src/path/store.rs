@@ -100,7 +100,12 @@ fn store_or_replace(
         (Err(error), Some(old)) if request.fallback && error.allows_stale() => {
             Ok(serve_stale(route, &request, old, &error, go))
         }
-        (Err(error), _) => Err(error),
+        (Err(error), _) => {
+            if matches!(error, Error::NotInCache { .. }) {
+                count_miss(route, &request);
+            }
+            Err(error)
+        }
         (Ok(response), Some(old))
             if response.head.status == StatusCode::NOT_MODIFIED
                 && request.may_validate(&route.request.method) =>
@@ -122,6 +127,20 @@ fn store_or_replace(
         }
         (Ok(response), old) => Ok(pass_on(route, &request, old, response)),
     }
+}
+
+/// The cache had no usable response for a caller.
+fn count_miss(route: &Route, request: &CacheRequest) {
+    if request.is_background {
+        return;
+    }
+    let subject = &route.subject;
+    subject.provider.savings.on_miss();
+    subject.count(|part| part.on_lookup(false));
+    subject.provider.events.emit_with(|| Event::CacheMiss {
+        id: subject.id.clone(),
+        provider: subject.provider.label(),
+    });
 }
 
 fn to_reply(response: UpstreamResponse) -> Reply {
@@ -295,15 +314,7 @@ fn pass_on(
         // this request was sent becomes invalid, but not this response.
         request.cache.remove(&request.key, old, sent - Span(1));
     }
-    if !request.is_background {
-        let subject = &route.subject;
-        subject.provider.savings.on_miss();
-        subject.count(|part| part.on_lookup(false));
-        subject.provider.events.emit_with(|| Event::CacheMiss {
-            id: subject.id.clone(),
-            provider: subject.provider.label(),
-        });
-    }
+    count_miss(route, request);
     let has_old = old.is_some();
     let recorder = record(route, request, old, &response, (sent, now));
     let mut reply = to_reply(response);

@@ -43,6 +43,8 @@ pub(crate) struct Subject {
     /// Its text, for people, where no request has it.
     pub(crate) path_text: Option<Box<str>>,
     pub(crate) costs: Vec<CallCost>,
+    /// Its stream reports usage that its client did not ask for.
+    pub(crate) strips_usage: bool,
     /// Who calls.
     pub(crate) caller: Option<String>,
     pub(super) caller_id: CallerId,
@@ -59,6 +61,8 @@ pub(crate) struct Subject {
     pub(super) use_within: Span,
     /// A stale response is available: the call neither waits nor retries.
     pub(crate) fallback: bool,
+    /// It asks for a permit and does not wait for it, unless others wait for its response.
+    pub(super) no_wait: bool,
     /// The demand of all callers that wait for the same response; `None` = nobody can join.
     pub(crate) shared_demand: Option<Arc<SharedDemand>>,
     /// How far the call has come, while somebody wants its end.
@@ -78,6 +82,7 @@ impl Subject {
             path: None,
             path_text: None,
             costs: Vec::new(),
+            strips_usage: false,
             caller: None,
             caller_id: CallerId::default(),
             ip: None,
@@ -87,6 +92,7 @@ impl Subject {
             started,
             use_within: Span::ZERO,
             fallback: false,
+            no_wait: false,
             shared_demand: None,
             progress: None,
             entity_metrics: None,
@@ -173,6 +179,7 @@ impl Subject {
             Some(shared) if shared.leader_error().is_some() => {
                 shared.demand().queue_deadline(queue)
             }
+            Some(_) | None if self.no_wait => self.started,
             Some(_) | None => self.own_demand().queue_deadline(queue),
         }
     }

@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tollgate_config::settings::{Cookies, OnStoreLoss};
 use tollgate_core::ask::Priority;
-use tollgate_core::gate::CallerId;
 use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
 use tollgate_ledger::ProviderLedger;
 
-use super::call_counters::{CallCounters, CallCounts, DEFAULT_CALLER, ResponseCounts};
-use super::callers::caller_id;
+use super::arrivals::{ArrivalWindow, EntityDemand};
+use super::call_counters::{CallCounters, CallCounts, ResponseCounts};
 use super::connection_limit::ConnectionLimit;
+use super::eta::CachedEta;
 use super::health::ProviderHealth;
 use super::lazy_provider::ProviderDeps;
 use super::local_share::LocalShare;
@@ -33,6 +34,7 @@ use crate::flights::{MergeGroups, Writes};
 use crate::metrics::ProviderMetrics;
 use crate::permits::Permits;
 use crate::pool::Pool;
+use crate::token_estimates::TokenEstimates;
 
 /// One provider at run time.
 #[derive(Debug)]
@@ -57,6 +59,8 @@ pub struct ActiveProvider {
     pub(crate) tokens: Tokens,
     /// Keys that the provider rejected.
     pub(crate) suspended_keys: SuspendedKeys,
+    /// What completions of each entity used.
+    pub(crate) token_estimates: Arc<TokenEstimates>,
     /// Items that several calls may request at once.
     pub(crate) items: MergeGroups,
     /// Recent writes.
@@ -71,6 +75,10 @@ pub struct ActiveProvider {
     pub(crate) seen_entities: SeenEntities,
     /// Calls that wait for their next attempt.
     pub(crate) retry_waits: RetryWaits,
+    /// How many calls come.
+    pub(super) arrivals: Mutex<ArrivalWindow>,
+    pub(crate) entity_demand: EntityDemand,
+    pub(super) cached_eta: Mutex<Option<CachedEta>>,
     /// Round-robin position among equally free keys.
     next_key: AtomicUsize,
 }
@@ -107,6 +115,7 @@ impl ActiveProvider {
             local_share,
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
+            token_estimates: Arc::default(),
             items: MergeGroups::default(),
             writes: Writes::default(),
             savings: SavingsCounters::default(),
@@ -115,6 +124,9 @@ impl ActiveProvider {
             label: name.as_str().into(),
             seen_entities: SeenEntities::default(),
             retry_waits: RetryWaits::default(),
+            arrivals: Mutex::new(ArrivalWindow::new(ledger.at())),
+            entity_demand: EntityDemand::default(),
+            cached_eta: Mutex::default(),
             next_key: AtomicUsize::new(0),
             name,
             policy: ArcSwap::from_pointee(policy),
@@ -202,32 +214,10 @@ impl ActiveProvider {
         self.savings.snapshot()
     }
 
-    /// What became of the calls of each caller, since the start.
+    /// What became of the calls of each caller, since the start; those whose first call is not over have zeros.
     #[must_use]
     pub fn calls_by_caller(&self) -> Vec<(String, CallCounts)> {
         self.calls.by_caller()
-    }
-
-    /// The number of calls of each of these callers that wait for a permit; the rest is last.
-    #[must_use]
-    pub fn waiting_of(&self, callers: &[&str]) -> Vec<usize> {
-        let ids: Vec<CallerId> = callers
-            .iter()
-            .map(|&name| match name {
-                DEFAULT_CALLER => CallerId::default(),
-                name => caller_id(name),
-            })
-            .collect();
-        let mut counts = vec![0; ids.len() + 1];
-        let all = [
-            self.permits.waiting_callers(),
-            self.local_share.permits.waiting_callers(),
-        ];
-        for waiter in all.into_iter().flatten() {
-            let at = ids.iter().position(|id| *id == waiter);
-            counts[at.unwrap_or(ids.len())] += 1;
-        }
-        counts
     }
 
     /// What the provider responded, since the start.

@@ -139,7 +139,8 @@ impl CallCounters {
         }
     }
 
-    /// Every caller that has called, by name; those without one first.
+    /// Every caller that has called, by name; those without one first. A caller whose first call is not over has
+    /// zeros: it waits, and must not be invisible.
     pub(crate) fn by_caller(&self) -> Vec<(String, CallCounts)> {
         let mut all = vec![(DEFAULT_CALLER.to_owned(), self.unnamed.snapshot())];
         let named = self.named.read();
@@ -150,8 +151,10 @@ impl CallCounters {
         );
         drop(named);
         all[1..].sort_by(|one, other| one.0.cmp(&other.0));
-        all.push((OTHER_CALLERS.to_owned(), self.others.snapshot()));
-        all.retain(|(_, counts)| counts.calls > 0);
+        let others = self.others.snapshot();
+        if others.calls > 0 {
+            all.push((OTHER_CALLERS.to_owned(), others));
+        }
         all
     }
 }
@@ -284,7 +287,7 @@ fn class_bound(class: usize) -> Span {
     }
 }
 
-fn priority_index(priority: Priority) -> usize {
+pub(super) fn priority_index(priority: Priority) -> usize {
     match priority {
         Priority::High => 0,
         Priority::Normal => 1,

@@ -50,13 +50,6 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Callers {
-    /// Their names, sorted.
-    pub(super) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.by_name.keys().cloned().collect();
-        names.sort_unstable();
-        names
-    }
-
     pub(crate) fn new(callers: &[Caller]) -> Callers {
         let known = callers.iter().map(|caller| {
             let known = KnownCaller {

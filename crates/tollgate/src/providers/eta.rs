@@ -1,133 +1,320 @@
-//! How long waiting calls wait: the last one of a provider, or of one caller.
+//! How long waiting calls wait: those of a provider, and of each caller.
 //!
-//! Promises: from the limits as the ledger counts them, the provider's cool-down and sleep, and its measured
-//! latency where the number of calls at a time is what holds them.
+//! Promises: from the limits as the ledger counts them, entities included, cool-downs, estimated limits and sleep, the
+//! measured demand of more urgent calls, and the measured latency where the number of calls at a time is what holds
+//! them. One peek.
 //!
 //! Never: takes a permit.
 
-use tollgate_core::ask::Priority;
-use tollgate_core::eta::{EtaLimit, Refill, calls_until_last, eta};
-use tollgate_core::gate::CallerId;
-use tollgate_core::health::{HealthState, OperatorHold};
-use tollgate_core::time::Span;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use super::callers::caller_id;
-use super::status::{LimitStatus, PartStatus};
-use super::{ActiveProvider, ProviderRegistry};
+use tollgate_config::provider::Per;
+use tollgate_core::ask::{CellId, ScopeId, Term};
+use tollgate_core::eta::{EtaArrivals, EtaGroup, EtaLimit, EtaQueue, Refill};
+use tollgate_core::gate::{CallerId, Order, WaitingGroup};
+use tollgate_core::health::{HealthState, OperatorHold};
+use tollgate_core::limit::{Algorithm, CellView, Rule};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::PeekQuery;
+
+use super::ActiveProvider;
+use super::arrivals::{asked_by, id_of};
+use super::call_counters::{CallCounts, OTHER_CALLERS};
+use super::limit_binding::CallAttributes;
+
+/// How long an estimate serves rejections: a full queue may reject thousands of calls a second.
+const CACHED_FOR: Span = Span::from_millis(250);
+
+/// How many calls wait, and how long.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueEstimate {
+    /// How long the last waiting call waits that is served; `None` = until an operator says otherwise, or as long as
+    /// more urgent calls take everything.
+    pub eta: Option<Span>,
+    /// Calls that are not sent while more urgent ones take everything.
+    pub starved: u64,
+    /// The same for each caller, by name.
+    pub callers: BTreeMap<String, CallerQueue>,
+}
 
 /// How many calls of a caller wait, and how long the last of them does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallerQueue {
-    /// The name of the caller.
-    pub caller: String,
     /// Its waiting calls.
     pub waiting: u64,
-    /// How long the last of them waits; `None` = until an operator says otherwise.
+    /// Those that are not sent while more urgent ones take everything.
+    pub starved: u64,
+    /// As [`QueueEstimate::eta`].
     pub eta: Option<Span>,
 }
 
+/// An estimate that serves rejections for a moment.
+#[derive(Debug)]
+pub(super) struct CachedEta {
+    at: Micros,
+    eta: Option<Span>,
+}
+
 impl ActiveProvider {
-    /// How long the last waiting call waits; `None` = until an operator says otherwise.
+    /// How long the last waiting call waits; `None` = until an operator says otherwise, or as long as more urgent
+    /// calls take everything.
     pub async fn eta(&self) -> Option<Span> {
-        let calls = u64::try_from(self.waiting()).unwrap_or(u64::MAX);
-        if calls == 0 {
-            return Some(Span::ZERO);
+        self.queue_estimate().await.eta
+    }
+
+    /// The same, from a moment ago.
+    pub(crate) async fn recent_eta(&self) -> Option<Span> {
+        let now = self.ledger.at();
+        if let Some(cached) = &*self.cached_eta.lock()
+            && now.since(cached.at) < CACHED_FOR
+        {
+            return cached.eta;
         }
-        self.eta_of(calls, self.whole().await.as_ref())
+        let eta = self.eta().await;
+        *self.cached_eta.lock() = Some(CachedEta { at: now, eta });
+        eta
     }
 
-    /// The same from limits that were read before: `whole` is the status of the provider as a whole.
-    #[must_use]
-    pub fn eta_from(&self, whole: Option<&PartStatus>) -> Option<Span> {
-        match u64::try_from(self.waiting()).unwrap_or(u64::MAX) {
-            0 => Some(Span::ZERO),
-            calls => self.eta_of(calls, whole),
+    /// Measures the demand; the more often, the better the estimate. Once a second is enough.
+    pub fn observe_demand(&self) {
+        let groups = self.waiting_groups();
+        self.demand(&groups, &self.entity_cells(), &self.calls.by_caller());
+    }
+
+    /// How many calls wait, and how long.
+    pub async fn queue_estimate(&self) -> QueueEstimate {
+        let groups = self.waiting_groups();
+        let counts = self.calls.by_caller();
+        let entities = self.entity_cells();
+        let arrivals = self.demand(&groups, &entities, &counts);
+        if groups.is_empty() {
+            return QueueEstimate {
+                eta: Some(Span::ZERO),
+                ..QueueEstimate::default()
+            };
         }
-    }
-
-    /// The callers of this configuration that have waiting calls here, with the status of the provider as a whole.
-    #[must_use]
-    pub fn caller_queues(
-        &self,
-        registry: &ProviderRegistry,
-        whole: Option<&PartStatus>,
-    ) -> Vec<CallerQueue> {
-        let waiting = self.waiting_by_caller();
-        let mut queues = Vec::new();
-        for caller in registry.callers().names() {
-            let id = caller_id(&caller);
-            let own = waiting.iter().filter(|(of, ..)| *of == id);
-            let own: u64 = own.map(|(.., count)| count).sum();
-            if own > 0 {
-                let calls = calls_until_last(&waiting, &id);
-                let eta = self.eta_of(calls, whole);
-                queues.push(CallerQueue {
-                    caller,
-                    waiting: own,
-                    eta,
-                });
-            }
+        let names: HashMap<CallerId, &str> = counts
+            .iter()
+            .map(|(name, _)| (id_of(name), name.as_str()))
+            .collect();
+        let is_held = self.is_held();
+        let (mut queue, held) = self.eta_queue(groups, &entities.1).await;
+        queue.arrivals = arrivals;
+        let mut estimate = QueueEstimate::default();
+        for (index, group) in queue.groups.iter().enumerate() {
+            let is_held = is_held || held[index];
+            let eta = queue.eta(group).filter(|_| !is_held);
+            let starved = if eta.is_none() && !is_held {
+                group.calls
+            } else {
+                0
+            };
+            let name = names.get(&group.caller).copied().unwrap_or(OTHER_CALLERS);
+            let caller = estimate.callers.entry(name.to_owned()).or_default();
+            caller.waiting += group.calls;
+            caller.starved += starved;
+            caller.eta = caller.eta.max(eta);
+            estimate.starved += starved;
+            estimate.eta = estimate.eta.max(eta);
         }
-        queues
+        estimate
     }
 
-    fn waiting_by_caller(&self) -> Vec<(CallerId, Priority, u64)> {
-        let mut all = self.permits.waiting_by_caller();
-        all.extend(self.local_share.permits.waiting_by_caller());
-        all
+    fn waiting_groups(&self) -> Vec<WaitingGroup> {
+        let mut groups = self.permits.waiting_groups();
+        groups.extend(self.local_share.permits.waiting_groups());
+        groups
     }
 
-    /// The limits of the whole provider.
-    async fn whole(&self) -> Option<PartStatus> {
-        self.parts_and_429s(&[None]).await.0.pop()
-    }
-
-    /// How long the last of so many calls waits.
-    fn eta_of(&self, calls: u64, whole: Option<&PartStatus>) -> Option<Span> {
+    /// An operator stopped it without an end.
+    fn is_held(&self) -> bool {
         let status = self.status();
-        let closed = match status.hold {
+        let holds = matches!(
+            status.hold,
             Some(OperatorHold::Paused | OperatorHold::Offline)
-                if status.sleep_remaining.is_none() =>
-            {
-                return None;
-            }
-            _ => status.sleep_remaining.unwrap_or(Span::ZERO),
-        };
-        let cools = whole.and_then(|part| part.cooldown_remaining);
-        let closed = closed.max(cools.unwrap_or(Span::ZERO));
+        );
+        holds && status.sleep_remaining.is_none()
+    }
+
+    /// The limits and pauses of the waiting calls, in one peek; and which of them an operator holds.
+    async fn eta_queue(
+        &self,
+        waiting: Vec<WaitingGroup>,
+        parts: &HashMap<CellId, usize>,
+    ) -> (EtaQueue, Vec<bool>) {
+        let mut cells: BTreeMap<CellId, Term> = BTreeMap::new();
+        let mut scopes: BTreeMap<ScopeId, ScopeView> = BTreeMap::new();
+        for group in &waiting {
+            cells.extend(group.terms.iter().map(|term| (term.cell, term.clone())));
+            scopes.extend(group.scopes.iter().map(|scope| (*scope, ScopeView::Open)));
+        }
+        let reply = self
+            .ledger
+            .peek_or_closed(PeekQuery {
+                cells: cells
+                    .values()
+                    .map(|term| (term.cell, term.rule.clone()))
+                    .collect(),
+                scopes: scopes.keys().copied().collect(),
+            })
+            .await;
+        for (known, view) in scopes.values_mut().zip(reply.scopes) {
+            *known = view;
+        }
         let latency = self.metrics.latency();
         let mean = Span(latency.sum / latency.count().max(1));
-        let limits = whole.into_iter().flat_map(|part| &part.limits);
-        let limits: Vec<EtaLimit> = limits.filter_map(|limit| eta_limit(limit, mean)).collect();
+        let mut limits = Vec::new();
+        let mut numbers: HashMap<CellId, usize> = HashMap::new();
+        for (term, view) in cells.into_values().zip(reply.cells) {
+            numbers.insert(term.cell, limits.len());
+            limits.push(EtaLimit {
+                part: parts.get(&term.cell).copied(),
+                ..eta_limit(&term.rule, view, term.reserve, mean)
+            });
+        }
+        let slowed = self.slowed();
+        let slowed = slowed.map(|limit| push(&mut limits, limit));
+        let paced: HashMap<ScopeId, usize> = scopes
+            .iter()
+            .filter_map(|(scope, view)| match view {
+                ScopeView::Paced {
+                    rate: Some(rate), ..
+                } => Some((*scope, push(&mut limits, EtaLimit::at_rate(*rate)))),
+                _ => None,
+            })
+            .collect();
+        let queued = QueuedFor {
+            closed: self.status().sleep_remaining.unwrap_or(Span::ZERO),
+            scopes,
+            numbers,
+            paced,
+            slowed,
+        };
+        let (groups, held) = waiting.iter().map(|one| queued.group(one)).unzip();
+        let queue = EtaQueue {
+            groups,
+            limits,
+            arrivals: Vec::new(),
+            is_fifo: self.permits.order() == Order::Fifo,
+        };
+        (queue, held)
+    }
+
+    /// What health lets through while calls fail.
+    fn slowed(&self) -> Option<EtaLimit> {
+        let status = self.status();
         let is_slowed = matches!(status.state, HealthState::Throttle | HealthState::HalfOpen);
-        let rate = status.rate.filter(|_| is_slowed);
-        Some(eta(calls, &limits, closed, rate))
+        status.rate.filter(|_| is_slowed).map(EtaLimit::at_rate)
+    }
+
+    /// The entities that were called, and the number of the entity of each of their limits.
+    fn entity_cells(&self) -> (Vec<String>, HashMap<CellId, usize>) {
+        let (policy, names) = (self.policy(), self.entities());
+        let mut parts = HashMap::new();
+        for binding in policy.limits.iter().filter(|one| one.per == Per::Entity) {
+            for (part, name) in names.iter().enumerate() {
+                let cell = binding.cell_of(&CallAttributes::of_entity(Some(name)));
+                parts.insert(cell, part);
+            }
+        }
+        (names, parts)
+    }
+
+    /// How many calls come.
+    fn demand(
+        &self,
+        waiting: &[WaitingGroup],
+        (names, parts): &(Vec<String>, HashMap<CellId, usize>),
+        counts: &[(String, CallCounts)],
+    ) -> Vec<EtaArrivals> {
+        let mut asked = match names.is_empty() {
+            true => asked_by(counts),
+            false => self.entity_demand.asked(names),
+        };
+        for group in waiting {
+            let part = group.terms.iter().find_map(|term| parts.get(&term.cell));
+            let source = (group.caller, group.priority, part.copied());
+            *asked.entry(source).or_default() += group.calls;
+        }
+        self.arrivals.lock().rates(self.ledger.at(), asked)
     }
 }
 
-/// A limit as calls of normal priority may use it.
-fn eta_limit(limit: &LimitStatus, latency: Span) -> Option<EtaLimit> {
-    let view = limit.view.filter(|_| limit.counts_calls)?;
-    let refill = match limit.algorithm {
-        "concurrency" => Refill::CallEnds(latency),
-        "fixed-window" | "calendar" => Refill::AtOnce,
-        "sliding-window" => Refill::Sliding,
-        _ => Refill::Gradual,
+/// What waiting calls wait for: pauses, and the numbers of limits.
+struct QueuedFor {
+    /// The whole provider sleeps.
+    closed: Span,
+    scopes: BTreeMap<ScopeId, ScopeView>,
+    numbers: HashMap<CellId, usize>,
+    paced: HashMap<ScopeId, usize>,
+    slowed: Option<usize>,
+}
+
+impl QueuedFor {
+    /// A group of the estimate; and whether an operator holds it.
+    fn group(&self, one: &WaitingGroup) -> (EtaGroup, bool) {
+        let terms = one.terms.iter();
+        let mut uses: Vec<(usize, u64)> = terms
+            .filter_map(|term| Some((*self.numbers.get(&term.cell)?, term.cost)))
+            .collect();
+        uses.extend(self.slowed.map(|number| (number, 1)));
+        let paced = one.scopes.iter().filter_map(|scope| self.paced.get(scope));
+        uses.extend(paced.map(|number| (*number, 1)));
+        let views = one.scopes.iter().filter_map(|scope| self.scopes.get(scope));
+        let (mut closed_for, mut is_held) = (self.closed, false);
+        for pause in views.map(pause) {
+            is_held |= pause.is_none();
+            closed_for = closed_for.max(pause.unwrap_or(Span::ZERO));
+        }
+        let group = EtaGroup {
+            caller: one.caller,
+            priority: one.priority,
+            calls: one.calls,
+            at_least_permille: one.at_least_permille,
+            closed_for,
+            uses,
+        };
+        (group, is_held)
+    }
+}
+
+fn push(limits: &mut Vec<EtaLimit>, limit: EtaLimit) -> usize {
+    limits.push(limit);
+    limits.len() - 1
+}
+
+/// How long a scope holds calls; `None` = until an operator says otherwise.
+fn pause(view: &ScopeView) -> Option<Span> {
+    match view {
+        ScopeView::Open | ScopeView::Probing | ScopeView::Paced { .. } => Some(Span::ZERO),
+        ScopeView::Closed { remaining }
+        | ScopeView::CacheOnly { remaining }
+        | ScopeView::Paused { remaining } => *remaining,
+    }
+}
+
+fn eta_limit(rule: &Arc<Rule>, view: CellView, reserve: u64, latency: Span) -> EtaLimit {
+    let refill = match rule.algorithm() {
+        Algorithm::InFlight => Refill::CallEnds(latency),
+        Algorithm::Fixed { .. } | Algorithm::Calendar(_) => Refill::AtOnce,
+        Algorithm::Sliding { .. } => Refill::Sliding,
+        Algorithm::Bucket { .. } | Algorithm::Paced { .. } => Refill::Gradual,
     };
-    // A bucket keeps its rate whatever is reserved in it; of a window the reserved part is gone. A paced limit never
-    // grants two at once, and spaces them as if it were smaller by two (`core/src/limit/paced.rs`).
-    let free = view.remaining.saturating_sub(limit.reserve);
-    let (usable, remaining) = match limit.algorithm {
-        "token-bucket" => (view.limit, free),
-        "paced" if view.limit > 2 => (view.limit - 2, 0),
-        "paced" => (view.limit, 0),
-        _ => (view.limit.saturating_sub(limit.reserve), free),
+    // A paced limit never grants two at once, and spaces them as if it were smaller by two (`core/src/limit/paced.rs`).
+    let (limit, remaining) = match rule.algorithm() {
+        Algorithm::Paced { .. } if view.limit > 2 => (view.limit - 2, 0),
+        Algorithm::Paced { .. } => (view.limit, 0),
+        _ => (view.limit, view.remaining),
     };
-    Some(EtaLimit {
-        limit: usable,
+    EtaLimit {
+        limit,
         remaining,
-        period: limit.period,
+        period: rule.display_period(),
         reset_after: view.reset_after,
         refill,
-    })
+        reserve,
+        part: None,
+    }
 }

@@ -351,37 +351,35 @@ impl ProviderHealth {
         Dice(self.inner.lock().rng.u64(..))
     }
 
-    /// Applies the remaining permits of a scope: if few remain, only the cache responds.
+    /// Applies what remains of a scope: if little does, only the cache responds; `Some` = from now on, or no longer.
     pub(crate) fn on_remaining(
         &self,
         settings: &DegradeSettings,
         scope: ScopeId,
         theirs: Option<ProviderQuota>,
         ours: LocalQuota,
-    ) {
+    ) -> Option<bool> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let now = self.ledger.at();
+        let cleanup = &mut inner.next_cleanup[1];
         let is_needed = |known: &Degrade| known.is_on(now);
-        if !has_capacity(
-            &mut inner.degrades,
-            scope,
-            &mut inner.next_cleanup[1],
-            now,
-            is_needed,
-        ) {
-            return; // its limits still hold
+        if !has_capacity(&mut inner.degrades, scope, cleanup, now, is_needed) {
+            return None; // its limits still hold
         }
         let degrade = inner.degrades.entry(scope).or_default();
+        let was_on = degrade.is_active();
         if let Some(theirs) = theirs {
             degrade.on_provider_quota(theirs, ours.period, now);
         }
         let change = degrade.evaluate(settings, ours, now).settle(scope);
+        let is_on = degrade.is_active();
         drop(guard);
         if let Some(settle) = change {
             self.settle(settle);
             self.notify_waiting();
         }
+        (was_on != is_on).then_some(is_on)
     }
 
     /// An operator ends cool-downs and degrade modes: the named ones, and on request every other

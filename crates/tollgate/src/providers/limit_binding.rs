@@ -15,11 +15,13 @@ use std::sync::Arc;
 use tollgate_config::Provider;
 use tollgate_config::provider::{Cost, Per};
 use tollgate_core::ask::{CellId, CostUnit, Priority, Term};
-use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::feedback::{Dialect, LearnedWindow};
+use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use super::limit_inheritance::Predecessor;
 use crate::error::Reason;
 use crate::json_cost;
+use crate::token_estimates::{self, TokenEstimates};
 
 /// The unit of a limit that names none.
 const CALLS: &str = "calls";
@@ -57,11 +59,28 @@ pub(crate) struct CallAttributes<'a> {
     pub(crate) costs: &'a [CallCost],
 }
 
+impl<'a> CallAttributes<'a> {
+    /// A call of normal priority of which only the entity is known.
+    pub(crate) fn of_entity(entity: Option<&'a str>) -> CallAttributes<'a> {
+        CallAttributes {
+            entity,
+            key: None,
+            caller: "",
+            ip: None,
+            host: "",
+            priority: Priority::Normal,
+            costs: &[],
+        }
+    }
+}
+
 /// What a call costs in one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallCost {
     pub(crate) unit: String,
     pub(crate) amount: u64,
+    /// The part of it that is the prompt.
+    pub(crate) prompt: u64,
     /// The caller stated it; otherwise it is an estimate.
     pub(crate) explicit: bool,
 }
@@ -95,6 +114,36 @@ impl LimitBinding {
             }
         }
         bindings
+    }
+
+    /// The limits that the provider's responses state, per key and entity. They come after those of
+    /// the file.
+    pub(super) fn learned(provider: &Provider, dialect: &Dialect) -> Vec<LimitBinding> {
+        let binding = |window: &LearnedWindow| {
+            let unit = match window.unit.as_str() {
+                CALLS => CostUnit::Calls,
+                _ => CostUnit::Tokens,
+            };
+            let rule = Rule::learned(window.period).ok()?.unit(unit);
+            Some(LimitBinding {
+                name: format!("{} (learned)", window.name),
+                rule: Arc::new(rule.hold_until(HoldUntil::Arrived)),
+                per: Per::Entity,
+                reserve: 0,
+                unit: window.unit.clone(),
+                only_priority: None,
+                identity: [&provider.name, "learned", &window.name, &window.unit, ""]
+                    .map(str::to_owned),
+                shared_cell: None,
+                predecessor: None,
+            })
+        };
+        dialect.learned().iter().filter_map(binding).collect()
+    }
+
+    /// Is it learned from responses?
+    pub(crate) fn is_learned(&self) -> bool {
+        self.rule.is_learned()
     }
 
     fn new(
@@ -175,7 +224,8 @@ impl LimitBinding {
 
     /// The part of this limit that one caller may use, in thousandths, as its own limit.
     pub(crate) fn caller_share(&self, call: &CallAttributes<'_>, permille: u16) -> Option<Term> {
-        self.term(call)?;
+        // What is not known yet cannot be shared out.
+        self.term(call).filter(|_| !self.is_learned())?;
         let rule = Arc::new(self.rule.fraction(permille));
         Some(Term {
             cell: self.caller_share_cell(call),
@@ -210,6 +260,14 @@ impl LimitBinding {
 
     /// The part of a call that selects its cell of this limit.
     fn key<'a>(&self, call: &CallAttributes<'a>) -> Cow<'a, str> {
+        if self.is_learned() {
+            // A fingerprint has no line break.
+            let (key, entity) = (
+                call.key.unwrap_or_default(),
+                call.entity.unwrap_or_default(),
+            );
+            return Cow::Owned(format!("{key}\n{entity}"));
+        }
         match self.per {
             Per::Provider => Cow::Borrowed(""),
             // Calls without an entity share one cell.
@@ -263,16 +321,24 @@ impl LimitBinding {
     }
 }
 
-/// The costs of a call before it is sent: as its caller states, else as its body states, else the
-/// default of the file.
-pub(crate) fn call_costs(costs: &[Cost], stated: &[(String, u64)], body: &[u8]) -> Vec<CallCost> {
+/// The costs of a call before it is sent: as its caller states, else as its body states, else what
+/// calls of its entity used, else the default of the file.
+pub(crate) fn call_costs(
+    costs: &[Cost],
+    stated: &[(String, u64)],
+    body: &[u8],
+    (estimates, entity): (&TokenEstimates, Option<&str>),
+) -> Vec<CallCost> {
     let explicit = stated.iter().map(|(unit, amount)| CallCost {
         unit: unit.clone(),
         amount: *amount,
+        prompt: 0,
         explicit: true,
     });
     let mut prices: Vec<CallCost> = explicit.collect();
-    let reads_body = costs.iter().any(|cost| !cost.before.is_empty());
+    let reads_body = costs
+        .iter()
+        .any(|cost| !cost.before.is_empty() || cost.prompt);
     let json: Option<serde_json::Value> = reads_body
         .then(|| serde_json::from_slice(body).ok())
         .flatten();
@@ -280,10 +346,23 @@ pub(crate) fn call_costs(costs: &[Cost], stated: &[(String, u64)], body: &[u8]) 
         if prices.iter().any(|price| price.unit == cost.unit) {
             continue;
         }
-        let stated = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        let bound = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        let prompt = match cost.prompt {
+            true => token_estimates::prompt_tokens(json.as_ref(), body),
+            false => 0,
+        };
+        let used = || estimates.completion(&cost.unit, entity.unwrap_or_default());
+        let completion = match (bound, cost.prompt) {
+            (Some(bound), _) => bound,
+            // A call without a body asks for no completion.
+            (None, true) if body.is_empty() => 0,
+            (None, true) => used().unwrap_or(cost.otherwise),
+            (None, false) => cost.otherwise,
+        };
         prices.push(CallCost {
             unit: cost.unit.clone(),
-            amount: stated.unwrap_or(cost.otherwise),
+            amount: prompt.saturating_add(completion),
+            prompt,
             explicit: false,
         });
     }
@@ -398,6 +477,7 @@ mod tests {
             let prices = [CallCost {
                 unit: "tokens".to_owned(),
                 amount: 700,
+                prompt: 0,
                 explicit,
             }];
             bindings[0].term(&call(&prices)).unwrap().cost
@@ -410,11 +490,14 @@ mod tests {
         let cost = Cost {
             unit: "tokens".to_owned(),
             before: vec!["max_completion_tokens".to_owned(), "max_tokens".to_owned()],
+            prompt: false,
             otherwise: 1_000,
-            after: None,
+            after: Vec::new(),
         };
+        let estimates = TokenEstimates::default();
         let price = |stated: &[(String, u64)], body: &[u8]| {
-            call_costs(std::slice::from_ref(&cost), stated, body)[0].amount
+            let known = (&estimates, None);
+            call_costs(std::slice::from_ref(&cost), stated, body, known)[0].amount
         };
         assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
         assert_eq!(price(&[], b"no json"), 1_000);
@@ -422,5 +505,32 @@ mod tests {
             price(&[("tokens".to_owned(), 7)], b"{\"max_tokens\": 64}"),
             7
         );
+    }
+    /// Bad input counts on the safe side: the size of the body, and what calls of the model used.
+    #[test]
+    fn a_prompt_is_added_and_an_absent_or_absurd_bound_is_estimated() {
+        let cost = Cost {
+            unit: "tokens".to_owned(),
+            before: vec!["max_tokens".to_owned()],
+            prompt: true,
+            otherwise: 1_000,
+            after: Vec::new(),
+        };
+        let estimates = TokenEstimates::default();
+        let price = |body: &str, entity| {
+            let known = (&estimates, Some(entity));
+            call_costs(std::slice::from_ref(&cost), &[], body.as_bytes(), known)[0].amount
+        };
+        let input = |rest: &str| format!("{{\"input\":\"123456789\"{rest}}}");
+        assert_eq!(price(&input(",\"max_tokens\":50"), "a"), 53);
+        assert_eq!(price(&input(""), "a"), 1_003);
+        assert_eq!(price(&input(",\"max_tokens\":-5"), "a"), 1_003);
+        assert_eq!(price(&input(",\"max_tokens\":\"x\""), "a"), 1_003);
+        assert_eq!(price(&input(",\"max_tokens\":1e300"), "a"), u64::MAX);
+        assert_eq!(price("no json at all", "a"), 1_005);
+        assert_eq!(price("", "a"), 0);
+        estimates.learn("tokens", "a", 70);
+        assert_eq!(price(&input(""), "a"), 73);
+        assert_eq!(price(&input(""), "b"), 1_003);
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use tollgate_config::provider::{AuthStyle, Per};
+use tollgate_config::provider::{AuthStyle, Cost, Per};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
 use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId, Settle};
@@ -78,6 +78,7 @@ enum CooldownPer {
     Provider,
     Entity,
     ApiKey,
+    KeyAndEntity,
 }
 
 impl CompiledPolicy {
@@ -85,13 +86,18 @@ impl CompiledPolicy {
         let dialect = dialects
             .get(&provider.dialect)
             .unwrap_or_else(|| dialects.generic());
-        let bindings = if provider.enabled {
+        let mut bindings = if provider.enabled {
             LimitBinding::all(&provider)
         } else {
             Vec::new()
         };
+        if provider.enabled && provider.learn {
+            bindings.extend(LimitBinding::learned(&provider, dialect));
+        }
         let has = |per| bindings.iter().any(|binding| binding.per == per);
-        let cooldown_per = if has(Per::Entity) {
+        let cooldown_per = if bindings.iter().any(LimitBinding::is_learned) {
+            CooldownPer::KeyAndEntity
+        } else if has(Per::Entity) {
             CooldownPer::Entity
         } else if has(Per::ApiKey) {
             CooldownPer::ApiKey
@@ -169,7 +175,8 @@ impl CompiledPolicy {
 
     /// What the limits allow in normal health.
     pub(crate) fn base(&self) -> BasePace {
-        BasePace::of(self.limits.iter().map(|binding| &*binding.rule))
+        let known = self.limits.iter().filter(|binding| !binding.is_learned());
+        BasePace::of(known.map(|binding| &*binding.rule))
     }
 
     /// The settings of the gate.
@@ -186,30 +193,44 @@ impl CompiledPolicy {
                 ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")])
             }
             CooldownPer::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
+            CooldownPer::KeyAndEntity => {
+                let (key, entity) = (key.unwrap_or(""), entity.unwrap_or(""));
+                ScopeId::named(&[name, "cooldown", "key and entity", key, entity])
+            }
         }
     }
 
     /// Which terms of a call learn their true cost from its response, and from which field. The
     /// order is that of the ask: limits, then the caller's shares of them.
-    pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
+    pub(crate) fn true_costs(
+        &self,
+        priority: Priority,
+        has_shares: bool,
+    ) -> Vec<(usize, &str, &[String])> {
         let costs = &self.provider.costs;
-        if costs.iter().all(|cost| cost.after.is_none()) {
+        if costs.iter().all(|cost| cost.after.is_empty()) {
             return Vec::new();
         }
         let applied = self
             .limits
             .iter()
             .filter(|binding| binding.applies_to(priority));
-        let fields: Vec<Option<&String>> = applied
+        let fields: Vec<Option<&Cost>> = applied
             .map(|binding| {
-                let cost = costs.iter().find(|cost| cost.unit == binding.unit);
-                cost.and_then(|cost| cost.after.as_ref())
+                let mut reported = costs.iter().filter(|cost| !cost.after.is_empty());
+                reported.find(|cost| cost.unit == binding.unit)
             })
             .collect();
-        let rounds = if has_shares { 2 } else { 1 };
-        let all = (0..rounds).flat_map(|_| fields.iter());
+        // Learned limits come last, and nobody has a share of them.
+        let own = self.limits.iter().filter(|binding| !binding.is_learned());
+        let own = own.filter(|binding| binding.applies_to(priority)).count();
+        let shared = if has_shares { own } else { 0 };
+        let all = fields.iter().chain(&fields[..shared]);
         all.enumerate()
-            .filter_map(|(term, field)| Some((term, (*field)?.clone())))
+            .filter_map(|(term, cost)| {
+                let cost = (*cost)?;
+                Some((term, cost.unit.as_str(), cost.after.as_slice()))
+            })
             .collect()
     }
 
@@ -220,8 +241,16 @@ impl CompiledPolicy {
             .limits
             .iter()
             .filter(|binding| binding.applies_to(priority));
-        let units: Vec<&str> = applied.map(|binding| binding.unit.as_str()).collect();
-        units.repeat(if has_shares { 2 } else { 1 })
+        let units: Vec<&str> = applied
+            .clone()
+            .map(|binding| binding.unit.as_str())
+            .collect();
+        let own = applied.filter(|binding| !binding.is_learned());
+        let shares: Vec<&str> = match has_shares {
+            true => own.map(|binding| binding.unit.as_str()).collect(),
+            false => Vec::new(),
+        };
+        units.into_iter().chain(shares).collect()
     }
 
     /// The fingerprints of all our keys and accounts.
@@ -250,12 +279,18 @@ impl CompiledPolicy {
 
     /// Are limits or cool-downs per entity?
     pub(crate) fn counts_by_entity(&self) -> bool {
-        self.cooldown_per == CooldownPer::Entity
+        matches!(
+            self.cooldown_per,
+            CooldownPer::Entity | CooldownPer::KeyAndEntity
+        )
     }
 
     /// Does a 429 concern the key alone?
     pub(crate) fn cools_per_key(&self) -> bool {
-        self.cooldown_per == CooldownPer::ApiKey
+        matches!(
+            self.cooldown_per,
+            CooldownPer::ApiKey | CooldownPer::KeyAndEntity
+        )
     }
 
     /// The scope that degrade mode closes.
@@ -263,7 +298,7 @@ impl CompiledPolicy {
         self.degrade?;
         let name = &self.provider.name;
         Some(match self.cooldown_per {
-            CooldownPer::Entity => {
+            CooldownPer::Entity | CooldownPer::KeyAndEntity => {
                 ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")])
             }
             CooldownPer::Provider | CooldownPer::ApiKey => self.provider_scopes.degrade,

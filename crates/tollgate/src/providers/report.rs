@@ -48,11 +48,45 @@ pub struct EntityMetrics {
 }
 
 /// There is no such entity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no entity of this name has been called")]
-pub struct UnknownEntity;
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no entity `{name}` has been called; without a name, the metrics list those that have been"
+)]
+pub struct UnknownEntity {
+    /// The entity, or the provider that does not exist.
+    pub name: String,
+}
+
+impl EntityMetrics {
+    /// The part of the look-ups that the cache served, from 0 to 1 with four decimals; 0 without any.
+    #[must_use]
+    pub fn cache_hit_rate(&self) -> f64 {
+        let lookups = self
+            .counts
+            .cache_hits
+            .saturating_add(self.counts.cache_misses);
+        share(self.counts.cache_hits, lookups)
+    }
+}
+
+/// 0 to 1, with four decimals; 0 of nothing.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
+pub fn share(part: u64, of: u64) -> f64 {
+    if of == 0 {
+        return 0.0;
+    }
+    (part as f64 / of as f64 * 10_000.0).round() / 10_000.0
+}
 
 impl ProviderRegistry {
+    /// Starts these providers, so that their metrics are listed before their first call.
+    pub fn start<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        for name in names {
+            self.named(name).ok();
+        }
+    }
+
     /// The metrics of every entity of the started providers, or of one provider, or of one entity
     /// (S9).
     pub async fn metrics(
@@ -60,8 +94,11 @@ impl ProviderRegistry {
         entity: Option<&str>,
         provider: Option<&str>,
     ) -> Result<Vec<EntityMetrics>, UnknownEntity> {
+        let unknown = |name: &str| UnknownEntity {
+            name: name.to_owned(),
+        };
         let providers = match provider {
-            Some(name) => vec![self.named(name).map_err(|_| UnknownEntity)?],
+            Some(name) => vec![self.named(name).map_err(|_| unknown(name))?],
             None => self.started(),
         };
         let mut all = Vec::new();
@@ -78,7 +115,7 @@ impl ProviderRegistry {
         };
         all.retain(is_it);
         if all.is_empty() {
-            return Err(UnknownEntity);
+            return Err(unknown(wanted));
         }
         Ok(all)
     }

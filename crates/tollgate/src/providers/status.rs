@@ -6,24 +6,18 @@
 //!
 //! Never: shows a key; keys are identified by their number in the pool.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use tollgate_config::provider::Per;
-use tollgate_core::ask::{CellId, Priority, ScopeId};
-use tollgate_core::gate::Blocker;
+use tollgate_core::ask::ScopeId;
 use tollgate_core::health::{Command, HealthEvent, HealthState, OperatorHold};
-use tollgate_core::limit::{Algorithm, CellView, Rule};
+use tollgate_core::limit::CellView;
 use tollgate_core::rate::Rate;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
 use tollgate_ledger::{Ledger, PeekQuery};
 
 use super::health::health_scope;
-use super::limit_binding::{CallAttributes, LimitBinding};
-use super::policy::CompiledPolicy;
+use super::limit_status::{PendingLimit, pending_limit, pending_limits};
 use super::{ActiveProvider, ProviderRegistry};
-use crate::error::Reason;
 
 /// One limit and what remains of it.
 #[derive(Clone, Debug)]
@@ -97,12 +91,10 @@ pub struct ProviderOverview {
     pub hold: Option<OperatorHold>,
     /// What cools down; empty for a provider that this process has not called.
     pub cooldowns: Vec<CooldownStatus>,
-}
-
-/// A limit and the cell to read for it, if that does not depend on the caller.
-struct PendingLimit {
-    status: LimitStatus,
-    cell: Option<(CellId, Arc<Rule>)>,
+    /// Only the cache responds, because little remains.
+    pub is_degraded: bool,
+    /// A limit of a minute or longer of which nothing remains, and how long it takes until it starts anew.
+    pub used_up: Option<(String, Option<Span>)>,
 }
 
 impl ProviderRegistry {
@@ -120,14 +112,28 @@ impl ProviderRegistry {
             None if deps.offline => (HealthState::Sleep, Some(OperatorHold::Offline)),
             None => stored_state(&deps.ledger, name).await,
         };
-        let cooldowns = match &started {
-            Some(active) => active.parts_and_429s(&[]).await.1.cooldowns,
-            None => Vec::new(),
+        let Some(active) = &started else {
+            return ProviderOverview {
+                state,
+                hold,
+                cooldowns: Vec::new(),
+                is_degraded: false,
+                used_up: None,
+            };
         };
+        let (parts, learned) = active.parts_and_429s(&[None]).await;
+        let mut limits = parts.iter().flat_map(|part| &part.limits);
+        let used_up = limits.find_map(|limit| {
+            let view = limit.view.filter(|view| view.remaining == 0)?;
+            let is_long = limit.period >= Span::from_secs(60);
+            is_long.then(|| (limit.name.clone(), view.reset_after))
+        });
         ProviderOverview {
             state,
             hold,
-            cooldowns,
+            cooldowns: learned.cooldowns,
+            is_degraded: parts.iter().any(|part| part.is_degraded),
+            used_up,
         }
     }
 }
@@ -159,9 +165,9 @@ impl ActiveProvider {
             is_degraded: has_degrade && matches!(scopes.next(), Some(ScopeView::Closed { .. })),
             limits: limits
                 .into_iter()
-                .map(|limit| LimitStatus {
-                    view: limit.cell.as_ref().and_then(|_| cells.next()),
-                    ..limit.status
+                .filter_map(|limit| {
+                    let view = limit.cell.as_ref().and_then(|_| cells.next());
+                    limit.seen(view)
                 })
                 .collect(),
         };
@@ -212,11 +218,14 @@ impl ActiveProvider {
                 add(Some(of), policy.cooldown_scope(None, Some(key)));
             }
         }
-        for entity in &entities {
-            add(
-                Some(entity.clone()),
-                policy.cooldown_scope(Some(entity), None),
-            );
+        let keys = policy.fingerprints().filter(|_| policy.cools_per_key());
+        let keys: Vec<Option<&str>> = keys.map(Some).chain([None]).collect();
+        for (entity, key) in entities
+            .iter()
+            .flat_map(|one| keys.iter().map(move |key| (one, *key)))
+        {
+            let scope = policy.cooldown_scope(Some(entity), key);
+            add(Some(entity.clone()), scope);
         }
         add(None, policy.cooldown_scope(None, None));
         let has_parts = policy.counts_by_entity() || policy.cools_per_key();
@@ -255,54 +264,6 @@ impl ActiveProvider {
         learned
     }
 
-    /// What the waiting calls wait for, in the words of `reason`, and how many: `retry` is the time
-    /// between two attempts.
-    #[must_use]
-    pub fn waiting_for(&self) -> BTreeMap<&'static str, usize> {
-        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let (own, local) = (self.permits.blockers(), self.local_share.permits.blockers());
-        for blocker in own.into_iter().chain(local) {
-            *reasons.entry(self.reason_of(blocker)).or_default() += 1;
-        }
-        let priorities = [Priority::High, Priority::Normal, Priority::Low];
-        let retries: usize = priorities
-            .map(|one| self.retry_waits.count(one))
-            .iter()
-            .sum();
-        if retries > 0 {
-            reasons.insert("retry", retries);
-        }
-        reasons
-    }
-
-    /// How many calls wait for nothing longer than for a connection, and how many connections there
-    /// may be.
-    #[must_use]
-    pub fn waiting_for_connections(&self) -> (usize, usize) {
-        let blockers = self.permits.blockers();
-        let is_connection = |blocker: &&Option<(Blocker, bool)>| matches!(blocker, Some((Blocker::Cell(cell), _)) if *cell == self.own_cells.connections);
-        let waiting = blockers.iter().filter(is_connection).count();
-        (waiting, self.connections.max())
-    }
-
-    fn reason_of(&self, blocker: Option<(Blocker, bool)>) -> &'static str {
-        match blocker {
-            Some((Blocker::Scope(scope), _)) if self.health.is_health_scope(scope) => {
-                match self.status().hold {
-                    Some(hold) => hold.as_str(),
-                    None => Reason::Sleep.as_str(),
-                }
-            }
-            Some((Blocker::Scope(scope), _)) if Some(scope) == self.policy().share_scope => {
-                Reason::StoreLost.as_str()
-            }
-            Some((Blocker::Scope(_), _)) => Reason::Cooldown.as_str(),
-            Some((Blocker::Cell(_), true)) => Reason::Concurrency.as_str(),
-            Some((Blocker::OffPeak, _)) => Reason::OffPeak.as_str(),
-            Some((Blocker::Cell(_) | Blocker::Front, _)) | None => Reason::Limit.as_str(),
-        }
-    }
-
     /// Every limit of the whole provider, or those of an entity, and what remains of it.
     pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitStatus> {
         let part = self.parts_and_429s(&[entity]).await.0.pop();
@@ -335,7 +296,13 @@ impl ActiveProvider {
         self.health.on(HealthEvent::Operator(command));
         let policy = self.policy();
         let keys = policy.fingerprints().map(Some).chain([None]);
-        let cooling = keys.map(|key| policy.cooldown_scope(None, key));
+        let mut entities: Vec<Option<String>> = self.entities().into_iter().map(Some).collect();
+        entities.push(None);
+        let cooling = keys.flat_map(|key| {
+            let scopes = entities.iter();
+            scopes.map(move |entity| (entity.as_deref(), key))
+        });
+        let cooling = cooling.map(|(entity, key)| policy.cooldown_scope(entity, key));
         match command {
             Command::Reset => {
                 let own = policy.degrade_scope(None).into_iter();
@@ -365,69 +332,6 @@ impl ActiveProvider {
         self.health.clear_scopes(&scopes, policy.cools_per_key());
         self.health.notify_waiting();
     }
-}
-
-/// One limit as it is shown: per key, once for each key of the pool.
-fn pending_limits(
-    policy: &CompiledPolicy,
-    binding: &LimitBinding,
-    entity: Option<&str>,
-) -> Vec<PendingLimit> {
-    match binding.per {
-        Per::Provider => vec![pending_limit(binding, None, None, true)],
-        Per::Entity => vec![pending_limit(binding, entity, None, entity.is_some())],
-        // Without keys of our own it depends on the client's key.
-        Per::ApiKey if policy.fingerprints().next().is_none() => {
-            vec![pending_limit(binding, None, None, false)]
-        }
-        Per::ApiKey => {
-            let keys = policy.fingerprints().enumerate();
-            let of_key = |(index, fingerprint)| {
-                let mut limit = pending_limit(binding, None, Some(fingerprint), true);
-                limit.status.key = Some(index + 1);
-                limit
-            };
-            keys.map(of_key).collect()
-        }
-        Per::Caller | Per::Ip | Per::Host => vec![pending_limit(binding, None, None, false)],
-    }
-}
-
-fn pending_limit(
-    binding: &LimitBinding,
-    entity: Option<&str>,
-    key: Option<&str>,
-    is_known: bool,
-) -> PendingLimit {
-    let call = CallAttributes {
-        entity,
-        key,
-        caller: "",
-        ip: None,
-        host: "",
-        priority: Priority::Normal,
-        costs: &[],
-    };
-    let status = LimitStatus {
-        name: binding.name.clone(),
-        algorithm: match binding.rule.algorithm() {
-            Algorithm::Sliding { .. } => "sliding-window",
-            Algorithm::Bucket { .. } => "token-bucket",
-            Algorithm::Fixed { .. } => "fixed-window",
-            Algorithm::Calendar(_) => "calendar",
-            Algorithm::Paced { .. } => "paced",
-            Algorithm::InFlight => "concurrency",
-        },
-        limit: binding.rule.limit(),
-        period: binding.rule.display_period(),
-        reserve: binding.reserve(),
-        counts_calls: binding.counts_calls(),
-        per: binding.per,
-        key: None,
-        view: None,
-    };
-    let cell = is_known.then(|| (binding.cell_of(&call), binding.rule.clone()));
-    PendingLimit { status, cell }
 }
 
 fn closed_for(view: ScopeView) -> Option<Span> {

@@ -1,8 +1,8 @@
 //! Guards around a tower server (C4): limits on the callers of the program's own service.
 //!
 //! Promises: all guards of a request agree, or none is charged. A rejection is a 429 with
-//! `Retry-After` and `X-RateLimit-*`; a response that passes has the same rate headers. Paths under
-//! an exempt prefix are not counted.
+//! `Retry-After` and `X-RateLimit-*`; a response that passes has the same rate headers; both say so in
+//! `X-Tollgate-Decision`. Paths under an exempt prefix are not counted.
 //!
 //! Never: asks the service about a request that a guard rejects.
 
@@ -17,20 +17,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollgate_config::amount::HumanSpan;
-use tollgate_config::{Config, Environment, FileContent, PathKind, Problems, Sources, disk};
+use tollgate_config::config::Limiting;
+use tollgate_config::{
+    Config, Environment, FileContent, Level, PathKind, Place, Problem, Problems, Sources, disk,
+};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::event::Events;
-use crate::guards::{GuardDenied, GuardError, GuardVerdict, GuardedRequest, Guards};
+use crate::guards::{GuardAsk, GuardDenied, GuardError, GuardVerdict, GuardedRequest, Guards};
 use crate::path::Rates;
 use crate::rate_headers;
 
+/// What the guards decided (C10).
+const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// The name of the text that code makes of its guards, in problems.
@@ -81,18 +86,29 @@ impl GuardLayer {
         }
     }
 
-    /// Decides about a request: passes it, or says what to respond.
-    fn check(&self, head: &Parts) -> Result<GuardVerdict, GuardError> {
+    /// Whether its guards reject: at once, for all clones, until the process ends; `None` = as they
+    /// were built. `Off` counts nothing, `Shadow` counts and lets every request pass.
+    pub fn set_limiting(&self, limiting: impl Into<Option<Limiting>>) {
+        self.guards.set_limiting(limiting.into());
+    }
+
+    /// Whether its guards reject now.
+    #[must_use]
+    pub fn limiting(&self) -> Limiting {
+        self.guards.limiting()
+    }
+
+    /// What a request asks of the guards.
+    fn asks(&self, head: &Parts) -> Result<Vec<GuardAsk>, GuardError> {
         // Callers without a known address share one bucket: an address guard never passes them free.
         let peer = (self.peer)(head).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let asks = self.guards.asks_of(&GuardedRequest {
+        self.guards.asks_of(&GuardedRequest {
             guards: None,
             path: head.uri.path(),
             is_exact: true,
             ip: self.guards.client_ip(peer, &head.headers),
             headers: &head.headers,
-        })?;
-        self.guards.decide(&asks)
+        })
     }
 }
 
@@ -189,7 +205,8 @@ impl GuardLayerBuilder {
         load(IN_CODE, &environment).map(|config| self.with(&config))
     }
 
-    /// The layer with the guards of a `tollgate.yaml`, in place of those of the builder.
+    /// The layer with the guards of a `tollgate.yaml`, in place of those of the builder. With `guard_store: redis://…`
+    /// (feature `redis`) they count in Redis, in the runtime of the requests.
     ///
     /// # Errors
     /// The file cannot be read, or is wrong: every problem with its place and remedy.
@@ -212,7 +229,18 @@ fn load(path: &str, environment: &Environment<'_>) -> Result<Config, Problems> {
         only_named: true,
         ..Sources::default()
     };
-    Config::load(&sources, environment).map(|loaded| loaded.config)
+    let config = Config::load(&sources, environment)?.config;
+    if config.guard_store.is_shared() && !cfg!(feature = "redis") {
+        return Err(Problem {
+            level: Level::Error,
+            place: Place::whole(path),
+            path: "guard_store".to_owned(),
+            what: "this program was built without the feature `redis` of tollgate".to_owned(),
+            remedy: "build it with the feature, or write `memory:`".to_owned(),
+        }
+        .into());
+    }
+    Ok(config)
 }
 
 impl<S> Layer<S> for GuardLayer {
@@ -235,9 +263,10 @@ pub struct GuardedService<S> {
 
 impl<S, B, R> Service<Request<B>> for GuardedService<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
-    R: From<Bytes>,
+    B: Send + 'static,
+    R: From<Bytes> + Send + 'static,
 {
     type Response = Response<R>;
     type Error = S::Error;
@@ -250,26 +279,67 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
         let guards = self.layer.guards.clone();
-        let verdict = match self.layer.check(&head) {
-            Ok(verdict) => verdict,
+        let asks = match self.layer.asks(&head) {
+            Ok(asks) => asks,
             Err(error) => return ready(misconfigured(&error)),
         };
-        if let Some(denied) = &verdict.denied {
-            let mut response = rejection(denied);
-            let wall = guards.wall();
-            rate_headers::add_guards(response.headers_mut(), &verdict, &Rates::default(), wall);
-            return ready(response);
+        let request = Request::from_parts(head, body);
+        if let Some(verdict) = guards.decide_in_memory(&asks) {
+            let verdict = match passed(&guards, verdict) {
+                Ok(verdict) => verdict,
+                Err(rejection) => return ready(rejection),
+            };
+            let response = self.inner.call(request);
+            return Box::pin(async move {
+                let mut response = response.await?;
+                add_headers(&guards, &verdict, response.headers_mut());
+                Ok(response)
+            });
         }
-        let response = self.inner.call(Request::from_parts(head, body));
+        // The service that was found ready is the one that is called; its clone may not be.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
-            let mut response = response.await?;
-            let wall = guards.wall();
-            if !verdict.views.is_empty() {
-                rate_headers::add_guards(response.headers_mut(), &verdict, &Rates::default(), wall);
-            }
+            let verdict = match passed(&guards, guards.decide(&asks).await) {
+                Ok(verdict) => verdict,
+                Err(rejection) => return ready(rejection).await,
+            };
+            let mut response = inner.call(request).await?;
+            add_headers(&guards, &verdict, response.headers_mut());
             Ok(response)
         })
     }
+}
+
+/// The verdict of a request that passes, or what to respond.
+#[expect(
+    clippy::result_large_err,
+    reason = "a response is large, and is sent at once"
+)]
+fn passed(
+    guards: &Guards,
+    verdict: Result<GuardVerdict, GuardError>,
+) -> Result<GuardVerdict, Response<Vec<u8>>> {
+    let verdict = verdict.map_err(|error| misconfigured(&error))?;
+    let Some(denied) = &verdict.denied else {
+        return Ok(verdict);
+    };
+    let mut response = rejection(denied);
+    add_headers(guards, &verdict, response.headers_mut());
+    Err(response)
+}
+
+/// What the guards decided, and what remains of them.
+fn add_headers(guards: &Guards, verdict: &GuardVerdict, headers: &mut HeaderMap) {
+    if verdict.views.is_empty() {
+        return;
+    }
+    let decision = match verdict.denied {
+        Some(_) => "reject",
+        None => "allow",
+    };
+    headers.insert(DECISION, HeaderValue::from_static(decision));
+    rate_headers::add_guards(headers, verdict, &Rates::default(), guards.wall());
 }
 
 /// A response that is known already.
@@ -283,14 +353,19 @@ fn ready<R: From<Bytes>, E>(
 fn rejection(denied: &GuardDenied) -> Response<Vec<u8>> {
     let wait = denied.retry_in;
     let body = json!({
-        "error": "RateLimitExceeded",
+        "error": denied.code(),
         "message": denied.message(),
+        "hint": denied.hint(),
         "guard": denied.class.name(),
         "limit": denied.class.limit_name(),
-        "reason": "limit",
+        "reason": denied.reason(),
         "retryIn": wait.map(|wait| wait.0.div_ceil(1_000)),
     });
-    let mut response = answer(StatusCode::TOO_MANY_REQUESTS, &body);
+    let status = match denied.is_store_lost {
+        false => StatusCode::TOO_MANY_REQUESTS,
+        true => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = answer(status, &body);
     if let Some(wait) = wait {
         // Rounded up: a retry that is too early would be rejected again.
         let headers = response.headers_mut();

@@ -131,6 +131,9 @@ async fn a_wrong_call_is_a_typed_error_and_counts_nothing() {
         (Call::url(URL).cost("bananas", 2), "tokens"),
         (Call::url(URL).cost("calls", 0), "from 1"),
         (Call::url(URL).cost("calls", u64::MAX), "2^53"),
+        (Call::url(URL).caller(""), "1 to 64"),
+        (Call::url(URL).caller("a\nb"), "letters"),
+        (Call::url(URL).caller("x".repeat(65)), "1 to 64"),
     ] {
         let error = tollgate.acquire(call).await.unwrap_err();
         assert!(matches!(error, Error::Malformed(_)), "{error:?}");
@@ -194,7 +197,8 @@ async fn a_store_that_cannot_be_used_is_named_without_its_password() {
     for store in [
         "sqlite:",
         "mysql://u:secret@h",
-        "redis://u:secret@h",
+        "redis://u:secret@127.0.0.1:1",
+        "postgres://u:secret@127.0.0.1:1/d",
         "redis-cluster://u:secret@h",
     ] {
         let error = Tollgate::builder().store(store).build().await.unwrap_err();
@@ -252,7 +256,14 @@ async fn real_costs_replace_estimates() {
     };
     let permit = tollgate.acquire(call()).await.expect("a permit");
     assert!(tollgate.acquire(call()).await.is_err(), "900 are held");
-    permit.with_cost("tokens", 50).report(&response(200));
+    let mut permit = permit;
+    for (unit, amount) in [("miles", 50), ("tokens", u64::MAX)] {
+        let error = permit.set_cost(unit, amount).unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)), "{error:?}");
+    }
+    permit.set_cost("tokens", 800).expect("a cost");
+    permit.set_cost("tokens", 50).expect("the last one counts");
+    permit.report(&response(200));
     let next = tollgate.acquire(call()).await;
     assert!(next.is_ok(), "950 remain: {next:?}");
 }

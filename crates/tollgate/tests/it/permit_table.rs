@@ -16,7 +16,7 @@ use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::rule::{CallId, Cost, Provider, RuleDecision, RuleSpec};
 
-fn registry(rest: &str) -> ProviderRegistry {
+pub(crate) fn registry(rest: &str) -> ProviderRegistry {
     let file = format!("name: x\ndomains: [api.example.org, '*.shop.example']\n{rest}\n");
     let draft = ProviderFile::read("x.yaml", &file).expect("the file can be read");
     let checked = draft.check(&Environment::empty());
@@ -26,11 +26,11 @@ fn registry(rest: &str) -> ProviderRegistry {
     ProviderRegistry::build(vec![provider], ledger, Options::default()).expect("valid")
 }
 
-fn table(rest: &str) -> PermitTable {
+pub(crate) fn table(rest: &str) -> PermitTable {
     PermitTable::new(registry(rest), USE_WITHIN)
 }
 
-fn within(seconds: u64) -> CallOptions {
+pub(crate) fn within(seconds: u64) -> CallOptions {
     CallOptions {
         timeout: Some(Span::from_secs(seconds)),
         ..CallOptions::default()
@@ -56,7 +56,7 @@ fn ok(headers: &HeaderMap) -> Report<'_> {
     }
 }
 
-fn limit_of(rejected: Result<impl std::fmt::Debug, Error>) -> (Option<String>, Reason) {
+pub(crate) fn limit_of(rejected: Result<impl std::fmt::Debug, Error>) -> (Option<String>, Reason) {
     match rejected {
         Err(Error::NoPermit { limit, reason, .. }) => (limit, reason),
         other => panic!("{other:?}"),
@@ -218,7 +218,7 @@ async fn a_full_table_rejects_before_it_asks_for_a_permit() {
         table.acquire("x", None, within(1)).await.unwrap();
     }
     let (limit, reason) = limit_of(table.acquire("x", None, within(1)).await);
-    assert_eq!((limit, reason), (None, Reason::QueueFull));
+    assert_eq!((limit, reason), (None, Reason::PermitsOpen));
     tokio::time::advance(std::time::Duration::from_secs(3_600)).await;
     assert!(table.acquire("x", None, within(1)).await.is_ok());
 }

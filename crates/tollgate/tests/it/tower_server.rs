@@ -16,7 +16,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::tower::{GuardLayer, GuardLayerBuilder};
+use tollgate::tower::{GuardLayer, GuardLayerBuilder, Limiting};
 use tollgate::{Clock, ManualClock, Micros, Now, Span, Wall};
 
 use crate::fake_client::send;
@@ -69,7 +69,45 @@ fn header<'a>(response: &'a Response<Body>, name: &str) -> &'a str {
         .unwrap()
 }
 
-/// C4: per address; 429 with the rate headers and the time to come back, the same on success.
+/// `limiting: on | off | shadow` at run time, for every clone of the layer.
+#[tokio::test]
+async fn limiting_is_switched_on_the_layer() {
+    let clock = clock();
+    let guards = GuardLayer::builder().global(10, MINUTE, 1);
+    let guards = guards
+        .clock(Clock::Manual(clock.clone()))
+        .build()
+        .expect("valid");
+    let server = Router::new().route("/items", get(async || "items"));
+    let server = server.layer(guards.clone());
+    let status = async || ask(&server, "/items", "192.0.2.1", None).await;
+    assert_eq!(guards.limiting(), Limiting::On);
+    assert_eq!(status().await.status(), 200);
+    assert_eq!(status().await.status(), 429);
+    guards.set_limiting(Limiting::Shadow);
+    let shadow = status().await;
+    assert_eq!(
+        (
+            shadow.status().as_u16(),
+            header(&shadow, "x-tollgate-decision")
+        ),
+        (200, "allow")
+    );
+    guards.set_limiting(Limiting::Off);
+    let off = status().await;
+    assert_eq!(off.status(), 200);
+    assert!(
+        !off.headers().contains_key("x-ratelimit-limit"),
+        "it does not count"
+    );
+    guards.set_limiting(None);
+    assert_eq!(
+        (guards.limiting(), status().await.status().as_u16()),
+        (Limiting::On, 429)
+    );
+}
+
+/// C4, C10: per address; 429 with the rate headers and the time to come back, the same on success.
 #[tokio::test]
 async fn c4_an_axum_server_limits_each_address() {
     let clock = clock();
@@ -79,9 +117,11 @@ async fn c4_an_axum_server_limits_each_address() {
         assert_eq!(passed.status(), 200);
         assert_eq!(header(&passed, "x-ratelimit-limit"), "10");
         assert_eq!(header(&passed, "x-ratelimit-remaining"), remaining);
+        assert_eq!(header(&passed, "x-tollgate-decision"), "allow");
     }
     let denied = ask(&server, "/items", "192.0.2.1", None).await;
     assert_eq!(denied.status(), 429);
+    assert_eq!(header(&denied, "x-tollgate-decision"), "reject");
     assert_eq!(header(&denied, "retry-after"), "6");
     assert_eq!(header(&denied, "x-ratelimit-limit"), "10");
     assert_eq!(header(&denied, "x-ratelimit-remaining"), "0");
@@ -99,6 +139,10 @@ async fn c4_an_axum_server_limits_each_address() {
         (&"ip".into(), &"10/1m".into())
     );
     assert_eq!(body["retryIn"], 6_000);
+    assert_eq!(
+        (&body["reason"], body["hint"].is_string()),
+        (&"limit".into(), true)
+    );
     assert_eq!(
         ask(&server, "/items", "192.0.2.2", None).await.status(),
         200,

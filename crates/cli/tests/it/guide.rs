@@ -1,0 +1,76 @@
+//! docs/guide.md, run as its reader runs it: all commands, in order, in one shell.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use crate::folder::Folder;
+
+const PAGE: &str = include_str!("../../../../docs/guide.md");
+
+/// Ports that were free a moment ago.
+fn ports() -> [u16; 3] {
+    let sockets = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    sockets.map(|socket| socket.local_addr().expect("an address").port())
+}
+
+/// All commands after the one that builds, with ports of our own.
+fn script() -> String {
+    let blocks = PAGE.split("```sh\n").skip(1);
+    let blocks = blocks.map(|part| part.split("```").next().unwrap_or_default());
+    let commands: String = blocks.skip(1).collect();
+    let [provider, gateway, admin] = ports();
+    commands
+        .replace("127.0.0.1:8700", &format!("127.0.0.1:{provider}"))
+        .replace("127.0.0.1:4290", &format!("127.0.0.1:{gateway}"))
+        .replace(
+            "tollgate serve --provider acme.yaml",
+            &format!("tollgate serve --provider acme.yaml --listen 127.0.0.1:{gateway} --admin 127.0.0.1:{admin}"),
+        )
+}
+
+#[test]
+fn every_command_of_the_guide_works() {
+    let script = script();
+    assert!(
+        script.lines().count() > 20,
+        "the page has commands:\n{script}"
+    );
+    let tollgate = Path::new(env!("CARGO_BIN_EXE_tollgate"));
+    let programs = tollgate.parent().expect("a folder");
+    assert!(
+        programs.join("tollgate-sim").exists(),
+        "build it: cargo build -p tollgate-sim"
+    );
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folder = Folder::new("guide");
+    // `timeout` ends the whole group, so nothing that the page starts outlives the test.
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", "90", "bash", "-euc"])
+        .arg(format!(
+            "trap 'kill $(jobs -p)' EXIT\nexport TOLLGATE_STATE_DIR=$PWD/state\n{script}"
+        ))
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .env("TOLLGATE_ADMIN", admin_of(&script))
+        .current_dir(folder.path())
+        .output()
+        .expect("bash runs");
+    let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
+    assert!(output.status.success(), "{script}\n{out}\n{err}");
+    for shown in [
+        "20/2s: exact",
+        "x-tollgate-decision: allow",
+        "\"violations\":0",
+        "\"most_arrived\":20",
+        "acme responded with 503",
+        "The caller got 200.",
+        "acme: Flowing",
+    ] {
+        assert!(out.contains(shown), "no `{shown}` in\n{out}\n{err}");
+    }
+}
+
+fn admin_of(script: &str) -> &str {
+    let rest = script.split("--admin ").nth(1).unwrap_or_default();
+    rest.split_whitespace().next().unwrap_or_default()
+}

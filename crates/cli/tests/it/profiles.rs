@@ -1,0 +1,134 @@
+//! The profiles of `examples/`, run as a user runs them: `examples/NAME/run` with these programs.
+//!
+//! Each `run` walks its document line by line against providers with logs of their own, prints a
+//! table with a row for every check, and exits with 0 only if all held.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::folder::Folder;
+use crate::python::root;
+
+const STEP: Duration = Duration::from_millis(50);
+/// Four minutes: a profile takes less than one on an idle machine with two cores.
+const PATIENCE_STEPS: u32 = 4_800;
+
+/// A `run` that does not outlive its test.
+struct ProfileRun(Child);
+
+impl Drop for ProfileRun {
+    fn drop(&mut self) {
+        // SIGTERM: it stops the processes that it started.
+        let pid = self.0.id().to_string();
+        let ended = self.0.try_wait().is_ok_and(|status| status.is_some());
+        if !ended {
+            drop(Command::new("kill").args(["-TERM", &pid]).status());
+        }
+        drop(self.0.wait());
+    }
+}
+
+/// `tollgate-sim`, which lies beside `tollgate` after a build of the workspace; built if it does not.
+fn sim() -> &'static Path {
+    static SIM: OnceLock<PathBuf> = OnceLock::new();
+    SIM.get_or_init(|| {
+        let sim = Path::new(env!("CARGO_BIN_EXE_tollgate")).with_file_name("tollgate-sim");
+        if !sim.exists() {
+            let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            build.args(["build", "--locked", "-p", "tollgate-sim"]);
+            if !cfg!(debug_assertions) {
+                build.arg("--release");
+            }
+            assert!(build.current_dir(root()).status().unwrap().success());
+        }
+        sim
+    })
+}
+
+/// Runs one profile and checks that every id of its document was shown and held.
+fn profile(name: &str, letter: char, numbers: impl IntoIterator<Item = u32>) {
+    // A profile measures milliseconds beside all other tests, so a busy machine gets a second chance.
+    let (first, text) = run_profile(name);
+    let (holds, text) = match first {
+        true => (first, text),
+        false => run_profile(name),
+    };
+    assert!(holds, "{name}\n{text}");
+    for number in numbers {
+        let id = format!("{letter}{number} ");
+        let mut rows = text.lines().filter(|line| line.starts_with(&id)).peekable();
+        assert!(rows.peek().is_some(), "{id}was not shown\n{text}");
+        assert!(
+            rows.all(|row| row.contains('✓')),
+            "{id}did not hold\n{text}"
+        );
+    }
+}
+
+/// Whether the profile held, and what it printed.
+fn run_profile(name: &str) -> (bool, String) {
+    let folder = Folder::new(&format!("profile-{name}"));
+    let output = folder.path().join("output");
+    let out = File::create(&output).unwrap();
+    let child = Command::new(root().join("examples").join(name).join("run"))
+        .current_dir(folder.path())
+        .env("TOLLGATE_BIN", env!("CARGO_BIN_EXE_tollgate"))
+        .env("TOLLGATE_SIM", sim())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out)
+        .spawn()
+        .expect("python3 runs");
+    let mut run = ProfileRun(child);
+    let mut status = None;
+    for _ in 0..PATIENCE_STEPS {
+        status = run.0.try_wait().unwrap();
+        if status.is_some() {
+            break;
+        }
+        std::thread::park_timeout(STEP);
+    }
+    drop(run);
+    let text = folder.read("output");
+    (status.is_some_and(|status| status.success()), text)
+}
+
+mod media {
+    /// M1, M2, M3, M4, M5, M6, M7, M8, M9, M10, M11, M12, M13, M14, M15: the media document's system
+    /// with the configuration of `examples/media`.
+    #[test]
+    fn every_line_of_the_media_document_holds() {
+        super::profile("media", 'M', 1..=15);
+    }
+}
+
+mod resilient_cli {
+    /// A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15, A16, A17, A18: the resilient-CLI
+    /// document's system with the configuration of `examples/resilient-cli`.
+    #[test]
+    fn every_line_of_the_resilient_cli_document_holds() {
+        super::profile("resilient-cli", 'A', 1..=18);
+    }
+}
+
+mod sports {
+    /// S1, S2, S3, S4, S5, S6, S7, S8, S9, S10, S11, S12, S13, S14, S15: the sports document's system with
+    /// the configuration of `examples/sports`.
+    #[test]
+    fn every_line_of_the_sports_document_holds() {
+        super::profile("sports", 'S', 1..=15);
+    }
+}
+
+mod pipeline {
+    /// H1, H2, H3, H4, H5, H6, H7, H9, H10: what exists of the pipeline document's system, with the
+    /// configuration of `examples/pipeline`. Its Postgres table is not part of it yet.
+    #[test]
+    fn the_lines_of_the_pipeline_document_hold() {
+        super::profile("pipeline", 'H', (1..=10).filter(|number| *number != 8));
+    }
+}

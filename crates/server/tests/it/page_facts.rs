@@ -1,0 +1,180 @@
+//! What the page is told: alerts, who waits, and that looking is not calling.
+
+use std::time::Duration;
+
+use tollgate::event::Event;
+use tollgate_core::alert::{Alert, AlertKind, Level};
+
+use crate::client::{get_with, within_timeout};
+use crate::page::{Stream, daemon, with_provider};
+
+/// S10: alerts were in the log, the webhooks and S9, and never in the stream, so the page showed none.
+#[tokio::test]
+async fn s10_the_stream_has_alerts_and_failed_webhooks() {
+    let daemon = daemon(
+        "page-alerts.yaml",
+        "name: x\ndomain: api.example.org\n",
+        None,
+    )
+    .await;
+    let mut stream = Stream::open(&daemon, "?kinds=alert,notice").await;
+    let alert = Alert {
+        level: Level::Critical,
+        kind: AlertKind::Remaining,
+        name: "odds".to_owned(),
+        value: 3,
+        threshold: 5,
+    };
+    for is_firing in [true, false] {
+        daemon.daemon.registry().events().emit(Event::Alert {
+            provider: "x".into(),
+            entity: Some("odds".into()),
+            alert: Box::new(alert.clone()),
+            is_firing,
+        });
+        let seen = stream.find("alert", |_| true).await;
+        let (status, level) = if is_firing {
+            ("firing", "error")
+        } else {
+            ("resolved", "info")
+        };
+        assert_eq!(
+            (
+                &seen["kind"],
+                &seen["status"],
+                &seen["level"],
+                &seen["entity"],
+                &seen["provider"]
+            ),
+            (
+                &"alert".into(),
+                &status.into(),
+                &level.into(),
+                &"odds".into(),
+                &"x".into()
+            )
+        );
+        assert_eq!(seen["alert"], "odds remaining");
+        let text = seen["text"].as_str().unwrap();
+        assert_eq!(
+            text.contains("has 3 requests remaining"),
+            is_firing,
+            "{text}"
+        );
+    }
+    daemon
+        .daemon
+        .registry()
+        .events()
+        .emit(Event::WebhookFailed {
+            number: 1,
+            attempts: 1,
+            gives_up: false,
+            why: "it responded with 500".into(),
+        });
+    let failed = stream
+        .find("notice", |event| event["kind"] == "webhook")
+        .await;
+    assert_eq!(
+        failed["text"],
+        "webhook 1: it responded with 500 (1 attempt, tried again)"
+    );
+}
+
+/// A page that saw the events of an earlier process showed none of the next one, whose numbers began at 1 again.
+#[tokio::test]
+async fn numbers_of_events_grow_across_a_restart() {
+    let mut last = 0;
+    for _ in 0..2 {
+        let daemon = daemon(
+            "page-numbers.yaml",
+            "name: x\ndomain: api.example.org\n",
+            None,
+        )
+        .await;
+        let mut stream = Stream::open(&daemon, "?kinds=notice").await;
+        daemon.request("POST", "/v1/providers/x/pause", "").await;
+        let event = stream
+            .find("notice", |event| event["kind"] == "operator")
+            .await;
+        let id = event["id"].as_u64().unwrap();
+        assert!(id > last, "{id} after {last}");
+        last = id;
+        tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>())
+            .await
+            .ok();
+    }
+}
+
+/// S9: reading metrics, or opening a provider's page, made it "called".
+#[tokio::test]
+async fn s9_looking_at_a_provider_is_no_call_of_it() {
+    let (_provider, daemon) =
+        with_provider("page-look.yaml", "sliding 9/1s", "limits: [9/1s]").await;
+    let metrics = daemon
+        .request("GET", "/api/rate-limit/metrics", "")
+        .await
+        .json();
+    assert_eq!(metrics["metrics"]["entities"]["x"]["total_requests"], 0);
+    assert!(
+        daemon.daemon.registry().started().is_empty(),
+        "S9 starts nothing"
+    );
+    let one = daemon
+        .request("GET", "/api/rate-limit/metrics?provider=x", "")
+        .await;
+    assert_eq!(one.status, 200);
+    assert!(daemon.daemon.registry().started().is_empty());
+    assert_eq!(
+        daemon.request("GET", "/v1/providers/x", "").await.status,
+        200
+    );
+    let started = || async {
+        let list = daemon.request("GET", "/v1/providers", "").await.json();
+        list["providers"][0]["started"].clone()
+    };
+    assert_eq!(started().await, false, "somebody only looked");
+    get_with(daemon.gateway, "/x/items/1", &[]).await;
+    assert_eq!(started().await, true);
+}
+
+/// A caller whose calls all wait was in no list until one of them ended.
+#[tokio::test]
+async fn a_caller_that_only_waits_is_listed_with_its_calls() {
+    let (_provider, daemon) = with_provider(
+        "page-waits.yaml",
+        "sliding 100/1s",
+        "limits: [{limit: 1, period: 1h, algorithm: fixed-window}]\nqueue: {timeout: 2h}",
+    )
+    .await;
+    get_with(daemon.gateway, "/x/items/0", &[]).await;
+    let gateway = daemon.gateway;
+    let waiting: Vec<_> = (1..=2)
+        .map(|number| {
+            tokio::spawn(async move {
+                let caller = ("x-tollgate-caller", "backfill");
+                get_with(gateway, &format!("/x/items/{number}"), &[caller]).await
+            })
+        })
+        .collect();
+    let found = within_timeout(async {
+        loop {
+            let reply = daemon.request("GET", "/v1/callers", "").await.json();
+            let callers = reply["providers"][0]["callers"].as_array().cloned();
+            let found = callers
+                .into_iter()
+                .flatten()
+                .find(|one| one["name"] == "backfill");
+            if let Some(found) = found.filter(|one| one["waiting"] == 2) {
+                return found;
+            }
+        }
+    })
+    .await;
+    assert_eq!(found["calls"], 0);
+    let eta = found["eta"].as_f64().expect("an hour and one more");
+    assert!((3_500.0..7_300.0).contains(&eta), "{eta}");
+    let details = daemon.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(details["queue"]["callers"]["backfill"]["waiting"], 2);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}

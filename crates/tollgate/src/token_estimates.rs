@@ -1,0 +1,180 @@
+//! How many tokens a call will use: the size of its prompt, and what completions of its model used.
+//!
+//! Promises: a prompt is never estimated lower than a quarter of its characters, which is what
+//! providers count with. An estimate rises at once to what a call has used and falls slowly.
+//! Bounded in memory. A body that is not JSON counts with its size.
+//!
+//! Never: trusts a number below zero, or a completion beyond [`COUNT_MAX`].
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tollgate_core::feedback::COUNT_MAX;
+use tollgate_core::learned::next_estimate;
+
+/// Bytes of text per token, at least: English has four characters per token, and other languages
+/// have more bytes per character.
+const BYTES_PER_TOKEN: u64 = 3;
+
+/// What a message adds beside its text.
+const MESSAGE_TOKENS: u64 = 4;
+
+/// An image or a file: the tokens of a large image at every provider that documents them.
+const MEDIA_TOKENS: u64 = 1_600;
+
+/// How many models a provider may have here: more than any account uses. The least used goes.
+const MODELS_MAX: usize = 256;
+
+/// The fields of a request that make up its prompt, whichever provider it is for.
+const PROMPT_FIELDS: [&str; 9] = [
+    "messages",
+    "contents",
+    "system",
+    "systemInstruction",
+    "instructions",
+    "input",
+    "prompt",
+    "tools",
+    "response_format",
+];
+
+/// The completions of each model, by unit and entity.
+#[derive(Debug, Default)]
+pub(crate) struct TokenEstimates {
+    known: Mutex<BTreeMap<(String, String), u64>>,
+}
+
+impl TokenEstimates {
+    /// What a completion of this model will use; `None`: none has ended so far.
+    pub(crate) fn completion(&self, unit: &str, entity: &str) -> Option<u64> {
+        let known = self.known.lock();
+        known.get(&(unit.to_owned(), entity.to_owned())).copied()
+    }
+
+    /// A completion has used so much.
+    pub(crate) fn learn(&self, unit: &str, entity: &str, used: u64) {
+        let mut known = self.known.lock();
+        let name = (unit.to_owned(), entity.to_owned());
+        if known.len() >= MODELS_MAX && !known.contains_key(&name) {
+            known.pop_first();
+        }
+        let used = used.min(COUNT_MAX);
+        let before = known.get(&name).copied();
+        known.insert(name, next_estimate(before, used));
+    }
+}
+
+/// The size of a prompt in tokens, rounded up; `json` is the body, if it is JSON.
+pub(crate) fn prompt_tokens(json: Option<&Value>, body: &[u8]) -> u64 {
+    let Some(json) = json else {
+        return tokens_of(body.len());
+    };
+    let fields = PROMPT_FIELDS.iter().filter_map(|name| json.get(*name));
+    let sum = fields.fold(Size::default(), |sum, field| sum.plus(size(field)));
+    let of_text = tokens_of(sum.bytes);
+    of_text.saturating_add(sum.other).min(COUNT_MAX)
+}
+
+fn tokens_of(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(BYTES_PER_TOKEN)
+}
+
+/// Bytes of text, and tokens of everything else.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    bytes: usize,
+    other: u64,
+}
+
+impl Size {
+    fn plus(self, more: Size) -> Size {
+        Size {
+            bytes: self.bytes.saturating_add(more.bytes),
+            other: self.other.saturating_add(more.other),
+        }
+    }
+}
+
+/// serde_json ends at 128 levels, so the recursion does too.
+fn size(value: &Value) -> Size {
+    match value {
+        Value::String(text) if is_media(text) => Size {
+            bytes: 0,
+            other: MEDIA_TOKENS,
+        },
+        Value::String(text) => Size {
+            bytes: text.len(),
+            other: 0,
+        },
+        Value::Array(items) => items.iter().map(size).fold(Size::default(), Size::plus),
+        Value::Object(fields) => {
+            let own = Size {
+                bytes: 0,
+                other: MESSAGE_TOKENS,
+            };
+            fields.values().map(size).fold(own, Size::plus)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => Size { bytes: 4, other: 0 },
+    }
+}
+
+/// Data in base64, not text: nothing in it is a space.
+fn is_media(text: &str) -> bool {
+    text.starts_with("data:") || (text.len() > 4_096 && !text.bytes().any(|byte| byte == b' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tokens(body: &Value) -> u64 {
+        prompt_tokens(Some(body), b"")
+    }
+
+    #[test]
+    fn a_prompt_counts_with_a_third_of_its_bytes_and_each_message_adds_some() {
+        let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "123456"}]});
+        assert_eq!(
+            tokens(&body),
+            4 + 4,
+            "10 bytes of role and content, and a message"
+        );
+        assert_eq!(tokens(&json!({"input": "123"})), 1);
+        assert_eq!(
+            tokens(&json!({"contents": [{"parts": [{"text": "123456789"}]}]})),
+            3 + 8
+        );
+    }
+
+    #[test]
+    fn images_count_as_images_and_not_by_their_bytes() {
+        let image = format!("data:image/png;base64,{}", "A".repeat(3_000_000));
+        let bare = "A".repeat(3_000_000);
+        for text in [image, bare] {
+            assert_eq!(tokens(&json!({"messages": [text]})), MEDIA_TOKENS);
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_not_json_counts_with_its_size() {
+        assert_eq!(prompt_tokens(None, b""), 0);
+        assert_eq!(prompt_tokens(None, &[b'x'; 30]), 10);
+    }
+
+    #[test]
+    fn estimates_are_per_model_and_bounded() {
+        let estimates = TokenEstimates::default();
+        assert_eq!(estimates.completion("tokens", "a"), None);
+        estimates.learn("tokens", "a", 100);
+        estimates.learn("tokens", "b", u64::MAX);
+        assert_eq!(estimates.completion("tokens", "a"), Some(100));
+        assert_eq!(estimates.completion("tokens", "b"), Some(COUNT_MAX));
+        for index in 0..1_000 {
+            estimates.learn("tokens", &format!("m{index}"), 1);
+        }
+        assert_eq!(estimates.known.lock().len(), MODELS_MAX);
+    }
+}

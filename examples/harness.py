@@ -1,0 +1,497 @@
+"""What the profiles' `run` programs share: processes, providers, calls, and the table of results.
+
+Promises: loopback and free ports only; everything lives in one temporary folder; every process that
+was started is stopped by its own pid, also after an error or SIGTERM; exit 0 only if every id of
+the profile was checked and held.
+
+Never: judges by what Tollgate says about itself where a provider's own log can judge.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Turns a run that would hang into one that fails: the longest wait of a profile is 31 s.
+CALL_TIMEOUT = 90.0
+PATIENCE = 60.0
+STEP = 0.02
+
+
+# --- programs -----------------------------------------------------------------------------------
+
+
+def programs() -> tuple[str, str]:
+    """`tollgate` and `tollgate-sim`: TOLLGATE_BIN and TOLLGATE_SIM, otherwise a release build."""
+    found = [os.environ.get("TOLLGATE_BIN"), os.environ.get("TOLLGATE_SIM")]
+    if not all(found):
+        print("building tollgate and tollgate-sim (once) …", file=sys.stderr, flush=True)
+        build = ["cargo", "build", "--release", "--locked", "-p", "tollgate-cli", "-p", "tollgate-sim"]
+        subprocess.run(build, cwd=ROOT, check=True)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
+        built = ROOT / target / "release"
+        found = [found[0] or str(built / "tollgate"), found[1] or str(built / "tollgate-sim")]
+    return str(found[0]), str(found[1])
+
+
+def environment(values: dict[str, str]) -> dict[str, str]:
+    """Only what a program needs: no proxy, key or TOLLGATE_ variable of the user's shell."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**kept, "NO_COLOR": "1", **values}
+
+
+class Process:
+    """A child process; its standard output is read line by line."""
+
+    def __init__(self, args: Sequence[str], env: dict[str, str], folder: Path, log: Path) -> None:
+        self.log_path = self.stderr_path = log
+        with log.open("ab") as err:
+            self.child = subprocess.Popen(
+                list(args), env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, text=True
+            )
+        self.lines: list[str] = []
+        self._arrived = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            with self._arrived:
+                self.lines.append(line.rstrip("\n"))
+                self._arrived.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def line(self, what: str) -> str:
+        """The first line of standard output with this text."""
+
+        def found() -> str | None:
+            return next((line for line in self.lines if what in line), None)
+
+        ends = time.monotonic() + PATIENCE
+        with self._arrived:
+            while found() is None and self.child.poll() is None and time.monotonic() < ends:
+                self._arrived.wait(0.2)
+        line = found()
+        if line is None:
+            raise AssertionError(f"no line with `{what}`; it says:\n{self.stderr_path.read_text()[-2000:]}")
+        return line
+
+    def log(self) -> str:
+        """Its log: standard error, or the file that its configuration names."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.child.kill()
+        self.child.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL for a process that does not end."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._reader.join(5)
+
+
+# --- calls --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    began: float
+    ended: float
+
+    def json(self) -> dict:
+        return json.loads(self.body)
+
+    @property
+    def source(self) -> str:
+        return self.headers.get("x-tollgate-source", "")
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+def call(address: str, path: str, headers: dict[str, str] | None = None, method: str = "GET", body: object = None) -> Response:
+    """One HTTP request on a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=CALL_TIMEOUT)
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Connection": "close", **({"Content-Type": "application/json"} if data else {}), **(headers or {})}
+    began = time.monotonic()
+    try:
+        connection.request(method, path, data, sent)
+        got = connection.getresponse()
+        text = got.read()
+        fields = {name.lower(): value for name, value in got.getheaders()}
+        return Response(got.status, fields, text, began, time.monotonic())
+    finally:
+        connection.close()
+
+
+def together(jobs: Iterable[Callable[[], object]], gap: float = 0.0) -> list:
+    """Runs all jobs at the same time; with `gap`, each begins that much after the one before."""
+    jobs = list(jobs)
+    with ThreadPoolExecutor(max_workers=max(1, len(jobs))) as pool:
+        futures = []
+        for job in jobs:
+            futures.append(pool.submit(job))
+            if gap:
+                time.sleep(gap)
+        return [future.result() for future in futures]
+
+
+def to_set(*settings: str) -> list[str]:
+    """`--set` for each of these."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def wait_until(what: str, condition: Callable[[], object], patience: float = PATIENCE) -> object:
+    ends = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > ends:
+            raise AssertionError(f"did not happen within {patience:.0f} s: {what}")
+        time.sleep(STEP)
+
+
+def most_in_any(times: Sequence[float], window: float) -> int:
+    """Most arrivals in any half-open interval of this length."""
+    times, most, first = sorted(times), 0, 0
+    for last, at in enumerate(times):
+        while times[first] <= at - window:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def gaps(times: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in zip(times, times[1:])]
+
+
+# --- providers ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Received:
+    """One request in the log of a provider played here."""
+
+    at: float
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+Reply = tuple[int, dict[str, str], object]
+
+
+class Provider:
+    """A provider played in this process, for what `tollgate-sim` does not do; it keeps its own log."""
+
+    def __init__(self, reply: Callable[[Received], Reply]) -> None:
+        self.received: list[Received] = []
+        self._lock = threading.Lock()
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def respond(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                parts = urlsplit(self.path)
+                query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+                fields = {name.lower(): value for name, value in self.headers.items()}
+                got = Received(time.monotonic(), self.command, parts.path, query, fields, self.rfile.read(length))
+                with provider._lock:
+                    provider.received.append(got)
+                status, headers, body = reply(got)
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response_only(status)
+                common = {"Date": self.date_time_string(), "Content-Type": "application/json"}
+                for name, value in {**common, **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_HEAD = respond
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+            def handle_error(self, *args: object) -> None:
+                pass  # a client that leaves is no error of the provider
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.address}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def log(self, path: str | None = None) -> list[Received]:
+        with self._lock:
+            return [got for got in self.received if path is None or got.path == path]
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Sim:
+    """`tollgate-sim serve`: a provider that enforces its own rule and keeps its own log."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.url = process.line("http://").strip()
+        self.address = self.url.removeprefix("http://")
+
+    def report(self) -> dict:
+        return call(self.address, "/-/report").json()
+
+    def log(self) -> list[dict]:
+        lines = call(self.address, "/-/log").body.decode().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def times(self, start: str = "/") -> list[float]:
+        """When calls to this path arrived, in seconds of the provider's clock."""
+        return [line["at_us"] / 1e6 for line in self.log() if line["path"].startswith(start)]
+
+    def fault(self, line: str) -> None:
+        """Plans faults, one per line, such as `outage next 5 503`."""
+        connection = http.client.HTTPConnection(self.address, timeout=CALL_TIMEOUT)
+        connection.request("POST", "/-/fault", line.encode())
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        assert response.status == 200, text
+
+    def reset(self) -> None:
+        call(self.address, "/-/reset", method="POST")
+
+
+class Daemon:
+    """`tollgate serve` with the configuration of the profile, on free ports."""
+
+    def __init__(self, process: Process, folder: Path) -> None:
+        self.process, self.folder = process, folder
+        self.gateway = process.line("listens on").rsplit("//", 1)[-1].strip()
+        self.admin = process.line("(admin)").split("http://", 1)[-1].split()[0].strip()
+
+    def get(self, path: str, priority: str | None = None, timeout: str | None = None, **headers: str) -> Response:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        if priority:
+            fields["X-Tollgate-Priority"] = priority
+        if timeout:
+            fields["X-Tollgate-Timeout"] = timeout
+        return call(self.gateway, path, fields)
+
+    def api(self, path: str, method: str = "GET", body: object = None) -> Response:
+        return call(self.admin, path, {"X-Tollgate-Admin": "1"}, method, body)
+
+    def provider(self, name: str, entity: str | None = None) -> dict:
+        return self.api(f"/v1/providers/{name}" + (f"?entity={entity}" if entity else "")).json()
+
+    def log(self) -> str:
+        return self.process.log()
+
+    def log_lines(self, what: str) -> list[str]:
+        return [line for line in self.log().splitlines() if what in line]
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+# --- the profile --------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    id: str
+    what: str
+    held: bool
+    figure: str
+
+
+@dataclass
+class Profile:
+    """The scenarios of one profile, run side by side, and the table of what they found."""
+
+    name: str
+    folder: Path
+    ids: Sequence[str]
+    log_file: str | None = None  # where its configuration sends the log, if not to standard error
+    notes: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    scenarios: list[tuple[Callable[[], None], tuple[str, ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
+        self.tollgate_bin, self.sim_bin = programs()
+        self.temporary = Path(tempfile.mkdtemp(prefix=f"tollgate-{self.name}-"))
+        self._running: list[Process | Provider] = []
+        self._lock = threading.Lock()
+        self._number = 0
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    # Things that scenarios start.
+
+    def new_folder(self, name: str) -> Path:
+        with self._lock:
+            self._number += 1
+            folder = self.temporary / f"{self._number:02}-{name}"
+        folder.mkdir()
+        return folder
+
+    def _start(self, name: str, args: Sequence[str], env: dict[str, str], folder: Path | None = None) -> Process:
+        folder = folder or self.new_folder(name)
+        process = Process(args, environment(env), folder, folder / f"{name}.log")
+        with self._lock:
+            self._running.append(process)
+        return process
+
+    def sim(self, *args: str) -> Sim:
+        return Sim(self._start("sim", [self.sim_bin, "serve", *args], {}))
+
+    def play(self, reply: Callable[[Received], Reply]) -> Provider:
+        provider = Provider(reply)
+        with self._lock:
+            self._running.append(provider)
+        return provider
+
+    def state(self) -> str:
+        return f"sqlite:{self.new_folder('state')}"
+
+    def serve(self, env: dict[str, str], *args: str, state: str | None = None, config: Path | None = None) -> Daemon:
+        """A gateway with the profile's own files; `env` says where its providers are."""
+        config = config or self.folder / "tollgate.yaml"
+        common = ["--config", str(config), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        command = [self.tollgate_bin, "serve", *common, "--store", state or self.state(), *args]
+        folder = self.new_folder("tollgate")
+        process = self._start("tollgate", command, {"TOLLGATE_STATE_DIR": str(folder), **env}, folder)
+        if self.log_file:
+            process.log_path = folder / self.log_file
+        return Daemon(process, folder)
+
+    def variant(self, file: str, *changes: tuple[str, str]) -> Path:
+        """The profile's configuration with other numbers in one of its provider files, where its own take hours."""
+        folder = self.new_folder("variant")
+        shutil.copytree(self.folder / "providers", folder / "providers")
+        shutil.copy(self.folder / "tollgate.yaml", folder)
+        changed = folder / "providers" / file
+        text = changed.read_text()
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        changed.write_text(text)
+        return folder / "tollgate.yaml"
+
+    def tollgate(self, env: dict[str, str], *args: str, config: Path | None = None) -> subprocess.CompletedProcess:
+        """Another command with the profile's own files, to its end."""
+        own = {"TOLLGATE_CONFIG": str(config or self.folder / "tollgate.yaml"), "TOLLGATE_STATE_DIR": str(self.temporary)}
+        env = {**own, **env}
+        return subprocess.run(
+            [self.tollgate_bin, *args], env=environment(env), cwd=self.temporary, capture_output=True, text=True, timeout=CALL_TIMEOUT
+        )
+
+    def preset(self, name: str) -> str:
+        """What `tollgate provider show` says about a preset, without the profile's files."""
+        shown = subprocess.run(
+            [self.tollgate_bin, "provider", "show", name],
+            env=environment({"TOLLGATE_STATE_DIR": str(self.temporary)}),
+            cwd=self.temporary,
+            capture_output=True,
+            text=True,
+        )
+        return shown.stdout
+
+    # Results.
+
+    def check(self, ids: str, what: str, held: object, figure: object = "") -> None:
+        """A row for each of the ids."""
+        with self._lock:
+            for one in ids.split():
+                self.rows.append(Row(one, what, bool(held), str(figure)))
+
+    def scenario(self, *ids: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+        def add(function: Callable[[], None]) -> Callable[[], None]:
+            self.scenarios.append((function, ids))
+            return function
+
+        return add
+
+    def _run_one(self, function: Callable[[], None], ids: tuple[str, ...]) -> None:
+        try:
+            function()
+        except Exception as error:  # whatever went wrong, the table says so
+            traceback.print_exc()
+            place = traceback.extract_tb(error.__traceback__)[-1].lineno
+            self.check(" ".join(ids), f"{function.__name__} ended early", False, f"{error} (line {place})")
+
+    def run(self) -> int:
+        """Runs the scenarios, prints the table, and returns the exit code."""
+        wanted = sys.argv[1:]  # names of scenarios, to run some of them while working on a profile
+        chosen = [(f, ids) for f, ids in self.scenarios if not wanted or f.__name__ in wanted]
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as pool:
+                for future in [pool.submit(self._run_one, f, ids) for f, ids in chosen]:
+                    future.result()
+        finally:
+            for one in reversed(self._running):
+                one.stop()
+            if os.environ.get("TOLLGATE_EXAMPLE_KEEP"):
+                print(f"kept: {self.temporary}", file=sys.stderr)
+            else:
+                shutil.rmtree(self.temporary, ignore_errors=True)
+        for one in self.ids:
+            if not wanted and not any(row.id == one for row in self.rows):
+                self.check(one, "was not checked", False)
+        return self._print()
+
+    def _print(self) -> int:
+        order = {one: at for at, one in enumerate(self.ids)}
+        rows = sorted(self.rows, key=lambda row: order.get(row.id, len(order)))
+        width = max([len(row.what) for row in rows] + [20])
+        print(f"profile {self.name}\n\n{'id':<4} {'what was checked':<{width}}  ok  figure")
+        for row in rows:
+            print(f"{row.id:<4} {row.what:<{width}}  {'✓' if row.held else '✗'}   {row.figure}")
+        failed = sum(not row.held for row in rows)
+        for note in self.notes:
+            print(f"note: {note}")
+        verdict = "held" if not failed else f"{failed} checks FAILED"
+        print(f"\n{verdict}: {len(rows)} checks of {len(self.ids)} ids in {time.monotonic() - self.began:.0f} s")
+        return 1 if failed else 0
