@@ -16,11 +16,11 @@ use crate::test_gateway::{TestGateway, file};
 
 /// One permit an hour: a second call shows what became of the first one's.
 const ONE: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
-    late_arrival: 50ms";
+    late_arrival: 20s";
 
 /// The same for upstreams that say nothing more.
 const SHORT_TIMEOUTS: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
-    timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 50ms";
+    timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 20s";
 
 /// The state of the one permit of `ONE`.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,8 +42,9 @@ async fn permit(gateway: &TestGateway) -> Permit {
         }
         let retry_in = next.json()["retryIn"].as_u64();
         match (next.status, retry_in) {
-            // Longer than the period by `late_arrival`: it counts from when the call can no longer arrive.
-            (429, Some(millis)) if millis > 3_604_000 => return Permit::Unknown,
+            // It counts from when the call can no longer arrive: `late_arrival` longer than the period
+            // and its margin for clocks that drift (3603.6 s).
+            (429, Some(millis)) if millis > 3_610_000 => return Permit::Unknown,
             (429, Some(millis)) if millis > 3_000_000 => return Permit::Settled,
             (504, _) => return Permit::Unknown,
             // Its deadline passed before it reached the queue.
@@ -364,7 +365,7 @@ async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
         std::future::pending::<()>().await;
     })
     .await;
-    let rest = "concurrency: 1\nlimits: [100/1s]\nlate_arrival: 50ms\ntimeout: {idle: 1s}";
+    let rest = "concurrency: 1\nlimits: [100/1s]\nlate_arrival: 20s\ntimeout: {idle: 1s}";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let began = Clock::System.now().at;
     assert!(passed_on(&gateway).await.ends_with("fourfive!"));
