@@ -61,15 +61,24 @@ pub enum AlertKind {
 
 /// The measurements of one entity, or of a provider without entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AlertInput {
-    /// The smaller of our count and the provider's; `None` = no limit.
-    pub remaining: Option<u64>,
+pub struct AlertInput<'a> {
+    /// What remains of each limit, by our count and by the provider's.
+    pub quotas: &'a [QuotaLeft],
     /// 429s in the last minute.
     pub limited_last_minute: u64,
     /// Lookups that found a response.
     pub cache_hits: u64,
     /// Lookups that did not.
     pub cache_misses: u64,
+}
+
+/// What remains of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaLeft {
+    /// So much.
+    pub remaining: u64,
+    /// Of so much; `None` = the provider does not say.
+    pub limit: Option<u64>,
 }
 
 /// One alert. Its `Display` is the message.
@@ -118,9 +127,10 @@ impl AlertSettings {
         }
     }
 
-    /// The current alerts. Below `critical` there is only the critical alert, not the warning.
+    /// The current alerts. Below `critical` there is only the critical alert, not the warning. A limit that is
+    /// smaller than a threshold is always below it, so that says nothing: 40 per 10 s next to 20,000 per day.
     #[must_use]
-    pub fn evaluate(&self, name: &str, input: &AlertInput) -> Vec<Alert> {
+    pub fn evaluate(&self, name: &str, input: &AlertInput<'_>) -> Vec<Alert> {
         let alert = |level, kind, value, threshold| Alert {
             level,
             kind,
@@ -129,7 +139,10 @@ impl AlertSettings {
             threshold,
         };
         let low = |level, threshold: Option<u64>| {
-            let (remaining, threshold) = input.remaining.zip(threshold)?;
+            let threshold = threshold?;
+            let quotas = input.quotas.iter();
+            let meant = quotas.filter(|one| one.limit.is_none_or(|limit| limit >= threshold));
+            let remaining = meant.map(|one| one.remaining).min()?;
             (remaining < threshold)
                 .then(|| alert(level, AlertKind::Remaining, remaining, threshold))
         };

@@ -70,6 +70,9 @@ pub enum EntitySource {
     Header(String),
     /// A field of the JSON body, level by level.
     Body(Vec<String>),
+    /// The language model: in the path after `models` or `deployments`, up to a `:`, else the field
+    /// `model` of the JSON body.
+    Model,
 }
 
 /// What to do with a call whose entity is ambiguous.
@@ -208,15 +211,23 @@ impl Entities {
             EntitySource::Path
             | EntitySource::Host
             | EntitySource::Query(_)
-            | EntitySource::Body(_) => false,
+            | EntitySource::Body(_)
+            | EntitySource::Model => false,
         }
     }
 
-    /// Does the body name the entity? If so, it must be read before the decision.
+    /// Does the body of a call to this path name the entity? If so, it must be read before the
+    /// decision.
     #[must_use]
-    pub fn reads_body(&self) -> bool {
+    pub fn reads_body(&self, path: &str) -> bool {
         match self.source {
             EntitySource::Body(_) => true,
+            // A path that is rejected needs no body.
+            EntitySource::Model => {
+                let normalized = path::normalize(path);
+                let named = normalized.and_then(|path| self.by_path(&path));
+                named.is_ok_and(|named| named.is_none())
+            }
             EntitySource::Path
             | EntitySource::Host
             | EntitySource::Query(_)
@@ -258,6 +269,10 @@ impl Entities {
             EntitySource::Query(name) => field::in_query(request.query, name)?,
             EntitySource::Header(name) => field::in_headers(request.headers, name)?,
             EntitySource::Body(name) => field::in_body(request.body, name)?,
+            EntitySource::Model => match self.by_path(normalized)? {
+                Some(named) => return Ok(Some(named)),
+                None => model_in_body(request.body)?,
+            },
         };
         Ok(value.filter(|value| is_name(value)).map(Entity))
     }
@@ -289,12 +304,52 @@ impl Entities {
                 return Ok(Some(entity.clone()));
             }
         }
-        let Some(first) = rest.first() else {
-            return Ok(None);
+        let name = match self.source {
+            EntitySource::Model => model_in_path(rest)?,
+            EntitySource::Path
+            | EntitySource::Host
+            | EntitySource::Query(_)
+            | EntitySource::Header(_)
+            | EntitySource::Body(_) => rest.first().map(Segment::ascii_text).transpose()?,
         };
-        let name = first.ascii_text()?;
-        Ok(is_name(name).then(|| Entity(name.to_owned())))
+        let name = name.filter(|name| is_name(name));
+        Ok(name.map(|name| Entity(name.to_owned())))
     }
+}
+
+/// The segments that a model's name follows: at Gemini, at Azure OpenAI, and before it.
+const BEFORE_MODELS: [&str; 4] = ["models", "tunedmodels", "deployments", "engines"];
+
+/// The model that a path names: `models/gemini-pro:generateContent`, `deployments/gpt/embeddings`.
+fn model_in_path(segments: &[Segment]) -> Result<Option<&str>, EntityError> {
+    let mut after = segments.iter();
+    for segment in after.by_ref() {
+        // A segment in other letters is no such word for any server.
+        let is_before = segment
+            .ascii_text()
+            .is_ok_and(|text| BEFORE_MODELS.contains(&text));
+        if is_before {
+            break;
+        }
+    }
+    let Some(name) = after.next() else {
+        return Ok(None);
+    };
+    let name = name.ascii_text()?;
+    // What follows is a method of the model.
+    Ok(Some(name.split(':').next().unwrap_or(name)))
+}
+
+/// The model that a body names. Gemini also takes `models/NAME` and `tunedModels/NAME`; values of bodies are in lower case.
+fn model_in_body(body: &[u8]) -> Result<Option<String>, EntityError> {
+    let named = field::in_body(body, &["model".to_owned()])?;
+    Ok(named.map(|name| {
+        let mut bare = ["models/", "tunedmodels/"].iter();
+        match bare.find_map(|prefix| name.strip_prefix(prefix)) {
+            Some(bare) => bare.to_owned(),
+            None => name,
+        }
+    }))
 }
 
 /// The segments after the prefix, or all of them if it is not there.

@@ -23,6 +23,9 @@ use crate::time::Span;
 /// From which part of a limit on urgent calls count as taking all of it: a measured rate is not exact.
 const TAKES_ALL: Ppm = Ppm::percent(98);
 
+/// Windows of such a period and longer outlast what the measured demand can forecast.
+const FORECAST_MAX: Span = Span::from_secs(3_600);
+
 /// How often the number of calls that take turns is corrected: it grows with the wait, and the wait with it. Each
 /// step halves the error of demand at twice the limit.
 const ROUNDS: usize = 24;
@@ -97,7 +100,10 @@ impl EtaQueue {
         let urgent = limit.taken_by_urgent(Rate::from_millionths(
             urgent.map(new).fold(0, u64::saturating_add),
         ));
-        let urgent = urgent.millionths();
+        // The demand of half a minute says nothing about a day: calls that wait for midnight are sent then.
+        let is_gradual = matches!(limit.refill, Refill::Gradual | Refill::CallEnds(_));
+        let is_forecast = is_gradual || limit.period < FORECAST_MAX;
+        let urgent = if is_forecast { urgent.millionths() } else { 0 };
         let guaranteed = rate / 1_000 * u64::from(group.at_least_permille);
         let rest = match TAKES_ALL.is_reached_by(urgent, rate) {
             true if guaranteed == 0 => return None,
@@ -121,7 +127,8 @@ impl EtaQueue {
                 .filter(|one| one.priority == group.priority && !self.is_fifo);
             let mut others = waiting.others.clone();
             for one in new_ones.filter(|one| one.caller != group.caller) {
-                *others.entry(one.caller).or_default() += during(span, new(one));
+                let waiting = others.entry(one.caller).or_default();
+                *waiting = waiting.saturating_add(during(span, new(one)));
             }
             for other in others.values() {
                 calls = calls.saturating_add((*other).min(waiting.own));

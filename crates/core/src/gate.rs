@@ -231,9 +231,10 @@ impl Gate {
     }
 
     /// What each waiter waits for: its blocker, and whether that counts concurrent calls. `None` =
-    /// it is about to be offered to the ledger.
+    /// nothing holds it: the ledger decides, or is about to.
     pub fn blockers(&self) -> impl Iterator<Item = Option<(Blocker, bool)>> {
         self.waiting.values().map(|entry| {
+            entry.waited_for?;
             let blocker = match entry.position.blocker()? {
                 // In FIFO order all wait at the front for what holds the first of them.
                 Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
@@ -246,6 +247,12 @@ impl Gate {
             });
             Some((blocker, counts_concurrent))
         })
+    }
+
+    /// The last thing that held this waiter; `None` = nothing has yet.
+    #[must_use]
+    pub fn waited_for(&self, id: PermitId) -> Option<Blocker> {
+        self.waiting.get(&id)?.waited_for
     }
 
     /// No waiters, no offer, and no state about either.

@@ -2,8 +2,9 @@
 //!
 //! Promises: a lower limit applies with the response that reports it. A higher one applies after
 //! [`RAISE_RESPONSES`] responses in a row have reported it over a full window. A limit that no
-//! response has reported for a day is forgotten. A window never gets shorter while it is known:
-//! a reset further away than its end proves that it is longer.
+//! response has reported for a day is forgotten. A reset further away than a window's end proves
+//! that the window is longer. It gets shorter, though never shorter than documented, after as many
+//! responses over a full window whose resets all fit the shorter one.
 //!
 //! Never: counts. The cell that has learned the limit does.
 
@@ -57,6 +58,17 @@ pub(crate) struct LearnedLimit {
     pub(crate) seen_at: Micros,
     /// The responses since then have stated more.
     pub(crate) higher: Option<HigherLimit>,
+    /// The resets since then fit a shorter window.
+    pub(crate) shorter: Option<ShorterWindow>,
+}
+
+/// A shorter window, until it is certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShorterWindow {
+    pub(crate) since: Micros,
+    /// The furthest of the resets.
+    pub(crate) furthest: Span,
+    pub(crate) responses: u32,
 }
 
 /// A higher limit, until it is certain.
@@ -108,17 +120,26 @@ impl LearnedLimit {
             since: now,
             seen_at: now,
             higher: None,
+            shorter: None,
         }
     }
 
-    /// A further response.
-    pub(crate) fn on_report(&mut self, report: LimitReport, now: TimeBounds) -> LearnedChange {
+    /// A further response. `assumed` is the window that the provider documents.
+    pub(crate) fn on_report(
+        &mut self,
+        report: LimitReport,
+        assumed: Span,
+        now: TimeBounds,
+    ) -> LearnedChange {
         if self.limit.is_none() || report.limit.is_some() {
             self.seen_at = now.hi;
         }
         let period = window_for(self.period, report.reset_after);
         let is_longer = period > self.period;
         self.period = period;
+        let is_shorter = report
+            .reset_after
+            .is_some_and(|reset| self.shrinks(reset, assumed, now));
         let change = match (self.limit, report.limit) {
             (_, None) => LearnedChange::None,
             (None, Some(limit)) => self.set(limit, now.hi, LearnedChange::Less),
@@ -133,6 +154,7 @@ impl LearnedLimit {
         };
         match change {
             LearnedChange::None if is_longer => LearnedChange::Less,
+            LearnedChange::None if is_shorter => LearnedChange::More,
             LearnedChange::None | LearnedChange::More | LearnedChange::Less => change,
         }
     }
@@ -159,6 +181,33 @@ impl LearnedLimit {
             return LearnedChange::None;
         }
         self.set(least, now.hi, LearnedChange::More)
+    }
+
+    /// One response with a far reset, such as a wrong one, must not make a limit of a minute one of an
+    /// hour for as long as the key is used. The time to wait is the known window: whoever uses a
+    /// longer one sees resets beyond the shorter one within it.
+    fn shrinks(&mut self, reset: Span, assumed: Span, now: TimeBounds) -> bool {
+        if window_for(assumed, Some(reset)) >= self.period {
+            self.shorter = None;
+            return false;
+        }
+        let shorter = self.shorter.get_or_insert(ShorterWindow {
+            since: now.hi,
+            furthest: reset,
+            responses: 0,
+        });
+        shorter.furthest = shorter.furthest.max(reset);
+        shorter.responses = shorter.responses.saturating_add(1);
+        let ShorterWindow {
+            since,
+            furthest,
+            responses,
+        } = *shorter;
+        if responses < RAISE_RESPONSES || now.lo.since(since) < self.period {
+            return false;
+        }
+        (self.period, self.shorter) = (window_for(assumed, Some(furthest)), None);
+        true
     }
 
     /// Nobody has reported it for a day.
@@ -221,7 +270,10 @@ mod tests {
     #[test]
     fn a_lower_limit_applies_with_the_response_that_reports_it() {
         let mut known = LearnedLimit::first(report(60), MINUTE, Micros(0));
-        assert_eq!(known.on_report(report(30), at(1)), LearnedChange::Less);
+        assert_eq!(
+            known.on_report(report(30), MINUTE, at(1)),
+            LearnedChange::Less
+        );
         assert_eq!((known.limit, known.since), (Some(30), at(1).hi));
     }
 
@@ -230,60 +282,127 @@ mod tests {
         let mut known = LearnedLimit::first(report(30), MINUTE, Micros(0));
         // Many responses, but within one window.
         for second in 1..60 {
-            assert_eq!(known.on_report(report(90), at(second)), LearnedChange::None);
+            assert_eq!(
+                known.on_report(report(90), MINUTE, at(second)),
+                LearnedChange::None
+            );
         }
-        assert_eq!(known.on_report(report(60), at(60)), LearnedChange::None);
-        assert_eq!(known.on_report(report(90), at(61)), LearnedChange::More);
+        assert_eq!(
+            known.on_report(report(60), MINUTE, at(60)),
+            LearnedChange::None
+        );
+        assert_eq!(
+            known.on_report(report(90), MINUTE, at(61)),
+            LearnedChange::More
+        );
         assert_eq!(known.limit, Some(60), "the lowest of them");
     }
 
     #[test]
     fn two_responses_far_apart_do_not_raise_it() {
         let mut known = LearnedLimit::first(report(30), MINUTE, Micros(0));
-        assert_eq!(known.on_report(report(60), at(1)), LearnedChange::None);
-        assert_eq!(known.on_report(report(60), at(600)), LearnedChange::None);
-        assert_eq!(known.on_report(report(60), at(601)), LearnedChange::More);
+        assert_eq!(
+            known.on_report(report(60), MINUTE, at(1)),
+            LearnedChange::None
+        );
+        assert_eq!(
+            known.on_report(report(60), MINUTE, at(600)),
+            LearnedChange::None
+        );
+        assert_eq!(
+            known.on_report(report(60), MINUTE, at(601)),
+            LearnedChange::More
+        );
     }
 
     #[test]
     fn the_known_limit_in_between_starts_the_count_again() {
         let mut known = LearnedLimit::first(report(30), MINUTE, Micros(0));
-        known.on_report(report(60), at(1));
-        known.on_report(report(60), at(2));
-        known.on_report(report(30), at(3));
-        assert_eq!(known.on_report(report(60), at(100)), LearnedChange::None);
+        known.on_report(report(60), MINUTE, at(1));
+        known.on_report(report(60), MINUTE, at(2));
+        known.on_report(report(30), MINUTE, at(3));
+        assert_eq!(
+            known.on_report(report(60), MINUTE, at(100)),
+            LearnedChange::None
+        );
         assert_eq!(known.limit, Some(30));
     }
 
     #[test]
     fn it_is_forgotten_a_day_after_the_last_report() {
         let mut known = LearnedLimit::first(report(30), MINUTE, Micros(0));
-        known.on_report(LimitReport::default(), at(1_000));
+        known.on_report(LimitReport::default(), MINUTE, at(1_000));
         assert!(!known.is_forgotten(at(86_399).lo));
         assert!(
             known.is_forgotten(at(86_400).lo),
             "a response without the limit does not count"
         );
-        known.on_report(report(30), at(10));
+        known.on_report(report(30), MINUTE, at(10));
         assert!(!known.is_forgotten(at(86_405).lo));
     }
 
     #[test]
-    fn a_reset_beyond_the_window_makes_it_longer_and_nothing_makes_it_shorter() {
+    fn a_reset_beyond_the_window_makes_it_longer_at_once() {
         let with = |reset| LimitReport {
             limit: Some(200),
             reset_after: Some(Span::from_secs(reset)),
         };
         let mut known = LearnedLimit::first(with(60), MINUTE, Micros(0));
         assert_eq!(known.period, MINUTE);
-        assert_eq!(known.on_report(with(432), at(1)), LearnedChange::Less);
+        assert_eq!(
+            known.on_report(with(432), MINUTE, at(1)),
+            LearnedChange::Less
+        );
         assert_eq!(known.period, Span::from_secs(900));
-        known.on_report(with(20_000), at(2));
+        known.on_report(with(20_000), MINUTE, at(2));
         assert_eq!(known.period, Span::from_secs(86_400));
-        known.on_report(with(3), at(3));
+        known.on_report(with(3), MINUTE, at(3));
         assert_eq!(known.period, Span::from_secs(86_400));
-        known.on_report(with(1 << 40), at(4));
+        known.on_report(with(1 << 40), MINUTE, at(4));
         assert_eq!(known.period, Span::from_secs(31 * 86_400), "bounded");
+    }
+
+    /// A former bug: one reset of an hour made 150,000 a minute 150,000 an hour for as long as the key
+    /// was used.
+    #[test]
+    fn a_window_gets_shorter_after_a_full_one_whose_resets_all_fit() {
+        let with = |reset| LimitReport {
+            limit: Some(200),
+            reset_after: Some(Span::from_secs(reset)),
+        };
+        let hour = Span::from_secs(3_600);
+        let mut known = LearnedLimit::first(with(3_723), MINUTE, Micros(0));
+        assert_eq!(known.period, hour);
+        for second in (10..3_610).step_by(10) {
+            known.on_report(with(5), MINUTE, at(second));
+            assert_eq!(known.period, hour, "at {second} s");
+        }
+        assert_eq!(
+            known.on_report(with(50), MINUTE, at(3_610)),
+            LearnedChange::More
+        );
+        assert_eq!(known.period, MINUTE);
+
+        let mut known = LearnedLimit::first(with(3_000), MINUTE, Micros(0));
+        for second in (10..36_000).step_by(10) {
+            // A window of an hour that resets at the end of each hour.
+            known.on_report(with(3_600 - second % 3_600), MINUTE, at(second));
+            assert_eq!(known.period, hour, "at {second} s");
+        }
+    }
+
+    #[test]
+    fn a_window_is_never_shorter_than_documented() {
+        let with = |reset| LimitReport {
+            limit: Some(200),
+            reset_after: Some(Span::from_secs(reset)),
+        };
+        let day = Span::from_secs(86_400);
+        let mut known = LearnedLimit::first(with(5), day, Micros(0));
+        for hour in 1..100 {
+            known.on_report(with(5), day, at(hour * 3_600));
+        }
+        assert_eq!((known.period, known.shorter), (day, None));
     }
 
     #[test]
@@ -298,7 +417,7 @@ mod tests {
     #[test]
     fn what_is_shown_has_value_and_times() {
         let mut known = LearnedLimit::first(report(30), MINUTE, Micros(0));
-        known.on_report(report(30), at(5));
+        known.on_report(report(30), MINUTE, at(5));
         let view = known.view(at(7).lo);
         assert_eq!((view.limit, view.period), (Some(30), MINUTE));
         assert_eq!(

@@ -26,6 +26,7 @@ use crate::batch::QueuedSettle;
 use crate::time::{Micros, Now, Span, TimeBounds, Wall};
 
 mod clock;
+mod clock_record;
 mod rules;
 mod row;
 mod known;
@@ -43,13 +44,15 @@ mod known_tests;
 mod tests;
 
 pub use clock::Stamp;
+pub use clock_record::{ClockRecord, READINGS_MAX};
 pub use peek::{PeekRows, peek};
 pub use queue::{ASKS_MAX, SETTLES_MAX, SettleCounts};
-pub use row::{Epoch, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
+pub use row::{Epoch, PastUse, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
 
 use batch_rows::{NeededRows, ROWS_PER_BATCH, needed};
 use clock::StoreClock;
+use clock_record::ClockReadings;
 use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
 use queue::{BatchPart, Queue, unsent_at};
@@ -102,13 +105,14 @@ pub struct ReplicaActions {
 #[derive(Debug)]
 pub struct Replica {
     settings: ReplicaSettings,
-    /// This host has used the provider with this store before: a store that knows nothing of it
-    /// was wiped.
-    knew_provider: bool,
+    /// Has this host used the provider with this store before? Then one without its rows, or with
+    /// those of another incarnation, was wiped.
+    past_use: PastUse,
     /// The longest time that a call may be on its way, by the asks so far: after rows were lost,
     /// calls that nobody counts may arrive for so long.
     late_arrival: Option<Span>,
     clock: StoreClock,
+    clock_readings: ClockReadings,
     epoch: Option<Epoch>,
     rows: KnownRows,
     queue: Queue,
@@ -129,6 +133,8 @@ struct InFlight {
     decided: Option<ProposedWrite>,
     /// So much of the queue, from its front.
     taken: BatchPart,
+    /// It carries what is known of the clock.
+    has_clock: bool,
 }
 
 impl Replica {
@@ -137,9 +143,10 @@ impl Replica {
     pub fn new(settings: ReplicaSettings) -> Replica {
         Replica {
             settings,
-            knew_provider: false,
+            past_use: PastUse::Never,
             late_arrival: None,
             clock: StoreClock::new(),
+            clock_readings: ClockReadings::default(),
             epoch: None,
             rows: KnownRows::default(),
             queue: Queue::default(),
@@ -152,12 +159,18 @@ impl Replica {
         }
     }
 
-    /// Has this host used the provider with this store before? Then a store that knows nothing of
-    /// it was wiped.
+    /// What this host knows from before this process started.
     #[must_use]
-    pub fn used_before(self, used_before: bool) -> Replica {
+    pub fn used_before(self, past_use: PastUse) -> Replica {
+        Replica { past_use, ..self }
+    }
+
+    /// What earlier processes of this host, in this boot, have left of the store's clock
+    /// ([`Request::clock`]).
+    #[must_use]
+    pub fn knows_clock(self, record: ClockRecord) -> Replica {
         Replica {
-            knew_provider: used_before,
+            clock_readings: ClockReadings::of(record),
             ..self
         }
     }
@@ -304,9 +317,10 @@ impl Replica {
         let shortest = self.clock.shortest_round_trip();
         let plan = DecisionContext {
             settings: &self.settings,
-            knew_provider: self.knew_provider,
+            past_use: self.past_use,
             late_arrival: self.late_arrival.unwrap_or(LATE_ARRIVAL),
             base_age: self.clock.age(now),
+            clock: &self.clock_readings,
             round_trip: self.clock.round_trip(),
             shortest_round_trip: shortest,
             epoch,
@@ -410,6 +424,7 @@ impl Replica {
             sent: now,
             decided,
             taken,
+            has_clock: request.clock.is_some(),
         });
         Next::Send(Box::new(request))
     }

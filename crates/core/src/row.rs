@@ -22,7 +22,10 @@
 //! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
 //! | 8 | the estimated limit of a scope that a 429 has closed; a program that does not know it lets all calls go after the cool-down | scopes |
 //! | 9 | reserved: durable reservations | cells |
+//! | 10 | how often everything was lost before it was written | cells |
 //! | 11 | what may have been lost | providers |
+//! | 12 | who wrote the row first, and how often everything was lost since | providers |
+//! | 14 | how often somebody wrote who did not know the store's clock | providers |
 //!
 //! Promises: a row reads back as it was written. Any bytes are a row or [`Damaged`], in time and
 //! memory bounded by their length. The checksum detects changed, lost and added bytes. Rows from
@@ -33,7 +36,7 @@
 mod estimate;
 mod fields;
 mod networked;
-pub use networked::{Loss, OwnerRow, ProviderRow};
+pub use networked::{Incarnation, Loss, OwnerRow, ProviderRow};
 #[cfg(test)]
 mod tests;
 
@@ -58,7 +61,10 @@ mod tag {
     pub(super) const WAITERS: u64 = 4;
     pub(super) const SCOPE: u64 = 5;
     pub(super) const ESTIMATE: u64 = 8;
+    pub(super) const LOSSES: u64 = 10;
     pub(super) const LOSS: u64 = 11;
+    pub(super) const INCARNATION: u64 = 12;
+    pub(super) const CLOCK_CHANGES: u64 = 14;
 }
 
 /// Which write a row comes from. Never a counter: after a wipe a counter repeats.
@@ -104,6 +110,8 @@ pub struct CellRow {
     pub cell: Cell,
     /// The owners that it has rejected and that wait.
     pub waiters: Vec<Waiter>,
+    /// [`ProviderRow::losses`] when it was last made up for; 0 outside of networked stores.
+    pub losses: u64,
     /// Where it comes from.
     pub meta: RowMeta,
 }
@@ -138,6 +146,9 @@ impl CellRow {
         if !self.waiters.is_empty() {
             out.field(tag::WAITERS, |bytes| write_waiters(bytes, &self.waiters));
         }
+        if self.losses > 0 {
+            out.field(tag::LOSSES, |bytes| fields::number(bytes, self.losses));
+        }
         contents.0 = out.finish();
     }
 
@@ -166,6 +177,11 @@ impl CellRow {
                     is_there = true;
                 }
                 tag::WAITERS => row.waiters = read_waiters(bytes)?,
+                tag::LOSSES => {
+                    let mut values = fields::Values(bytes);
+                    row.losses = values.number()?;
+                    values.end()?;
+                }
                 _ => return Ok(false),
             }
             Ok(true)

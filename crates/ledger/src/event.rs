@@ -35,6 +35,12 @@ pub enum Event {
         /// How long it is.
         bytes: u64,
     },
+    /// This host could not write down that it uses a provider with a store of many hosts: if that
+    /// store is wiped while no process of this host runs, nobody notices.
+    NotRemembered {
+        /// Why, and what to do.
+        why: Arc<str>,
+    },
     /// Too much happened to follow: ask again for everything.
     Resync,
 }

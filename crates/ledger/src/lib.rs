@@ -220,7 +220,8 @@ impl Ledger {
         self.front.shared.loss_reason()
     }
 
-    /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
+    /// Since when the store cannot be reached, by at least one provider, while it cannot. Cheap enough
+    /// to ask per call.
     #[must_use]
     pub fn loss(&self) -> Option<StoreLoss> {
         self.front.loss()

@@ -17,6 +17,8 @@
 mod undecided_offers;
 mod task;
 #[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod clock_file;
+#[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod known_tags;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod link;
@@ -37,7 +39,9 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tollgate_core::ask::OwnerId;
-use tollgate_core::replica::{ReplicaSettings, Reply, Request, RowKey, StoredRow, Waiting};
+use tollgate_core::replica::{
+    ClockRecord, PastUse, ReplicaSettings, Reply, Request, RowKey, StoredRow, Waiting,
+};
 use tollgate_core::time::Span;
 
 use crate::hub::TagId;
@@ -74,9 +78,18 @@ pub trait RowStore: Send + Sync + fmt::Debug + 'static {
     fn liveness(&self, owner: OwnerId) -> Liveness;
 
     /// Has this host used this provider with this store before this process started? Then a store
-    /// without its rows was wiped, and its limits are closed until all calls of before are counted.
-    /// A store that cannot tell says `false`. It asks nobody.
-    fn has_used(&self, tag: &str) -> bool;
+    /// without its rows, or with those of another incarnation, was wiped, and its limits are closed
+    /// until all calls of before are counted. What to remember is `Request::incarnation` of each
+    /// request that has replaced rows. A store that cannot tell says `Never`. It asks nobody.
+    fn past_use(&self, tag: &str) -> PastUse;
+
+    /// What this host knows of the store's clock from earlier processes of this boot. What to remember
+    /// is `Request::clock` of each request that has replaced rows. A store that remembers nothing says
+    /// `None`: each process then takes what it cannot date for used up. It asks nobody.
+    fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
+        let _ = tag;
+        None
+    }
 }
 
 /// What a networked ledger needs to know.
@@ -105,6 +118,15 @@ impl RowEvents {
         let (tag, ..) = shared.hub.tag(tag);
         if let Some(slot) = tags.get(tag) {
             slot.push(rows, waiting);
+        }
+    }
+
+    /// This host could not write down which providers it uses, for this reason.
+    #[cfg(any(feature = "redis", feature = "postgres"))]
+    pub(crate) fn not_remembered(&self, why: String) {
+        if let Some(shared) = self.shared.upgrade() {
+            let why = why.into();
+            shared.hub.broadcast(&crate::Event::NotRemembered { why });
         }
     }
 
@@ -342,8 +364,8 @@ mod tests {
             Liveness::Unknown
         }
 
-        fn has_used(&self, _: &str) -> bool {
-            false
+        fn past_use(&self, _: &str) -> PastUse {
+            PastUse::Never
         }
     }
 
@@ -359,8 +381,8 @@ mod tests {
             Liveness::Unknown
         }
 
-        fn has_used(&self, _: &str) -> bool {
-            false
+        fn past_use(&self, _: &str) -> PastUse {
+            PastUse::Never
         }
     }
 

@@ -27,11 +27,12 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_postgres::Notification;
 use tollgate_core::ask::OwnerId;
-use tollgate_core::replica::{Reply, ReplyOutcome, Request, RowKey};
+use tollgate_core::replica::{ClockRecord, PastUse, Reply, ReplyOutcome, Request, RowKey};
 use tollgate_core::time::Span;
 
+use crate::networked::clock_file::ClockFiles;
 use crate::networked::known_tags::KnownTags;
-use crate::networked::live_owners::{HEARTBEAT, LiveOwners, NODE_LEASE};
+use crate::networked::live_owners::{LiveOwners, REPLY_WITHIN, heartbeat_of};
 use crate::networked::open::{NetworkedOptions, Process, number_is_taken, passing};
 use crate::networked::{RowEvents, RowStore, pause};
 use crate::store::{Liveness, StoreError};
@@ -134,9 +135,11 @@ struct PostgresStore {
 #[derive(Debug)]
 struct PostgresSession {
     process: Process,
+    lease: Span,
     clock: Clock,
     events: RowEvents,
     known: Arc<KnownTags>,
+    clocks: ClockFiles,
     live: LiveOwners,
     is_taken: AtomicBool,
     /// Tests advance the server's clock by this.
@@ -156,6 +159,8 @@ impl PostgresStore {
         let store = format!("postgres://{}", address.redacted());
         let session = Arc::new(PostgresSession {
             process,
+            lease: options.node_lease,
+            clocks: ClockFiles::of(options.state_dir.as_deref(), &store, &clock),
             clock,
             events,
             known: KnownTags::load(options.state_dir.clone(), store),
@@ -203,7 +208,7 @@ impl RowStore for PostgresStore {
             .exchange(self.link_for(tag), tag, &request)
             .await?;
         if matches!(reply.outcome, ReplyOutcome::Replaced) {
-            self.session.known.remember(tag).await;
+            self.session.remember(tag, &request).await;
         }
         Ok(reply)
     }
@@ -213,8 +218,12 @@ impl RowStore for PostgresStore {
         session.live.liveness(owner, session.clock.at())
     }
 
-    fn has_used(&self, tag: &str) -> bool {
-        self.session.known.knows(tag)
+    fn past_use(&self, tag: &str) -> PastUse {
+        self.session.known.past_use(tag)
+    }
+
+    fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
+        self.session.clocks.load(tag)
     }
 }
 
@@ -249,7 +258,10 @@ impl PostgresSession {
             system,
         } = &used.connection;
         let arguments = Arguments::new(tag, request, *system, self.offset());
-        match client.query_one(exchange, &arguments.all()).await {
+        let request_guard = link.request(&used);
+        let replied = client.query_one(exchange, &arguments.all()).await;
+        request_guard.end();
+        match replied {
             Ok(row) => read_reply(&row, request, *system)
                 .ok_or_else(|| passing("Postgres: the function's reply cannot be read")),
             Err(error) => {
@@ -270,6 +282,16 @@ impl PostgresSession {
         crate::networked::open::offset(self.test_clock.as_ref())
     }
 
+    async fn remember(&self, tag: &str, request: &Request) {
+        let (incarnation, now) = (request.incarnation, self.clock.at());
+        if let Some(why) = self.known.remember(tag, incarnation, now).await {
+            self.events.not_remembered(why);
+        }
+        if let Some(record) = &request.clock {
+            self.clocks.store(tag, record.clone()).await;
+        }
+    }
+
     /// Which rows others have written: they are read in a task.
     fn notified(&self, sender: &mpsc::Sender<(String, Vec<RowKey>)>, notification: &Notification) {
         match read_notification(notification.payload()) {
@@ -288,7 +310,7 @@ impl PostgresSession {
         let failed = |error: tokio_postgres::Error| advice(&error);
         let client = &connection.client;
         let owner = i64::from(self.process.owner.0);
-        let (process, lease) = (format!("{:016x}", self.process.nonce), lease_us());
+        let (process, lease) = (format!("{:016x}", self.process.nonce), lease_us(self.lease));
         let registered = client.execute(REGISTER, &[&owner, &process, &lease]).await;
         if registered.map_err(failed)? == 0 {
             self.is_taken.store(true, Ordering::Release);
@@ -305,13 +327,15 @@ impl PostgresSession {
     }
 }
 
-fn lease_us() -> f64 {
-    Duration::from_micros(NODE_LEASE.0).as_secs_f64() * 1e6
+fn lease_us(lease: Span) -> f64 {
+    Duration::from_micros(lease.0).as_secs_f64() * 1e6
 }
 
-/// At once and then each second; a connection on which no reply comes within that time is dropped.
+/// At once and then a few in the time of a lease; a connection on which no reply comes within that time is dropped.
 async fn send_heartbeats(link: Weak<PostgresLink>, session: Arc<PostgresSession>) {
-    let every = Duration::from_micros(HEARTBEAT.0);
+    let every = heartbeat_of(session.lease);
+    // A short lease is no reason to give up a connection that is slow once.
+    let within = every.max(REPLY_WITHIN);
     let mut last = 0;
     for number in 1.. {
         let Some(link) = link.upgrade() else { return };
@@ -322,7 +346,7 @@ async fn send_heartbeats(link: Weak<PostgresLink>, session: Arc<PostgresSession>
             }
             last = used.number();
             let beat = session.beat(&used.connection, number);
-            if !matches!(tokio::time::timeout(every, beat).await, Ok(Ok(()))) {
+            if !matches!(tokio::time::timeout(within, beat).await, Ok(Ok(()))) {
                 link.drop_connection(&used);
             }
         }

@@ -346,7 +346,7 @@ impl ProviderLedger {
                 }
             }
             Driver::Thread(_) | Driver::Tasks(_)
-                if front.is_forked() || front.shared.loss().is_some() => {}
+                if front.is_forked() || front.shared.loss_of(self.provider.tag).is_some() => {}
             Driver::Thread(_) | Driver::Tasks(_) => {
                 let request = PeekRequest {
                     query,
@@ -384,10 +384,12 @@ impl ProviderLedger {
         self.front().owner()
     }
 
-    /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
+    /// Since when this provider cannot reach the store, while it cannot. Cheap enough to ask per call.
     #[must_use]
     pub fn loss(&self) -> Option<StoreLoss> {
-        self.front().loss()
+        let front = self.front();
+        front.loss()?;
+        front.shared.loss_of(self.provider.tag)
     }
 
     /// Why the store cannot be reached, while it cannot: a sentence for people.
@@ -428,10 +430,13 @@ fn used_up_view(rule: &Rule) -> CellView {
     CellView {
         limit: rule.limit(),
         used: rule.limit(),
+        in_flight: 0,
         remaining: 0,
+        own_remaining: 0,
         window_age: None,
         reset_after: None,
         strictness: Strictness::default(),
+        spreads_low: false,
         learned: None,
     }
 }

@@ -26,18 +26,19 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{PushInfo, PushKind, Script};
 use tokio::runtime::Handle;
 use tollgate_core::ask::OwnerId;
-use tollgate_core::replica::{Reply, ReplyOutcome, Request};
+use tollgate_core::replica::{ClockRecord, PastUse, Reply, ReplyOutcome, Request};
 use tollgate_core::time::Span;
 
+use crate::networked::clock_file::ClockFiles;
 use crate::networked::known_tags::KnownTags;
-use crate::networked::live_owners::{HEARTBEAT, LiveOwners, NODE_LEASE};
+use crate::networked::live_owners::{LiveOwners, REPLY_WITHIN, heartbeat_of};
 use crate::networked::open::{NetworkedOptions, Process, number_is_taken, passing};
 use crate::networked::{RowEvents, RowStore, pause};
 use crate::store::{Liveness, StoreError};
 use crate::{Clock, Ledger};
 
 use link::advice;
-use wire::{channel, invoke, read_push, read_reply};
+use wire::{channel, confirmation_key, invoke, read_push, read_reply};
 
 /// Who is registered, and until when.
 const OWNERS: &str = "tg:owners";
@@ -48,6 +49,9 @@ const DELETE_LAPSED_MS: u64 = 3_600_000;
 /// How long to wait for replicas, in milliseconds: less than the deadline, so that the reason is
 /// known.
 const REPLICAS_WITHIN_MS: u64 = 250;
+
+/// How long the server keeps the mark that is written to ask replicas how far they are.
+const MARK_KEPT_MS: u64 = 60_000;
 
 /// A reply that says no comes at once. Without a pause it would be asked for at once again.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
@@ -123,6 +127,7 @@ struct RedisStore {
 #[derive(Debug)]
 struct LedgerSession {
     process: Process,
+    lease: Span,
     clock: Clock,
     /// Set once, before the first request.
     events: OnceLock<RowEvents>,
@@ -130,13 +135,14 @@ struct LedgerSession {
     /// The providers that are used: the channels to listen on. The front bounds them.
     tags: Mutex<BTreeSet<String>>,
     known: Arc<KnownTags>,
+    clocks: ClockFiles,
     live: LiveOwners,
     is_taken: AtomicBool,
     was_connected: AtomicBool,
     replicas: AtomicU32,
-    /// A write that had to be durable was not confirmed: nothing counts until the replicas have all of it, because the
-    /// next request may find out that the write was applied.
-    is_unconfirmed: AtomicBool,
+    /// Providers of which a write that had to be durable was not confirmed: nothing of theirs counts until the replicas
+    /// have all of it, because the next request may find out that the write was applied. The front bounds them.
+    unconfirmed: Mutex<BTreeSet<String>>,
     /// Tests advance the server's clock by this.
     #[cfg(feature = "failpoints")]
     test_clock: Option<Arc<crate::SlowClock>>,
@@ -163,9 +169,8 @@ impl RedisStore {
     }
 
     /// The connection for a request.
-    fn link_for(&self, request: &Request) -> &RedisLink {
-        let waits = request.must_be_durable && self.session.replicas.load(Ordering::Relaxed) > 0;
-        match waits {
+    fn link_for(&self, waits: bool) -> &RedisLink {
+        match waits && self.session.replicas.load(Ordering::Relaxed) > 0 {
             false => &self.link,
             true => self.durable_link.get_or_init(|| {
                 let seed = self.session.process.nonce;
@@ -195,6 +200,47 @@ impl RedisStore {
         let message = link.failed(connection, error);
         pause(ERROR_PAUSE).await;
         passing(message)
+    }
+
+    /// Sends a request and waits for its reply, which must come before the deadline.
+    async fn send(
+        &self,
+        link: &RedisLink,
+        connection: &mut RedisConnection,
+        tag: &str,
+        request: &Request,
+    ) -> Result<(Reply, u32), StoreError> {
+        let sent = invoke(&self.exchange, tag, request, self.session.offset());
+        let value = match sent.invoke_async(connection.requests()).await {
+            Ok(value) => value,
+            Err(error) => return Err(self.failure(link, connection, &error).await),
+        };
+        let read = read_reply(value, request);
+        read.ok_or_else(|| passing("Redis: the script's reply cannot be read"))
+    }
+
+    /// The replicas have what this reply says. A write of this request confirms all before it. A read
+    /// does not, so another write goes before: replicas confirm what was written on the connection
+    /// only, and the unconfirmed one may have been on another.
+    async fn confirm(
+        &self,
+        link: &RedisLink,
+        connection: &mut RedisConnection,
+        tag: &str,
+        replicas: u32,
+        is_replaced: bool,
+    ) -> Result<(), StoreError> {
+        if !is_replaced {
+            let mut mark = redis::cmd("SET");
+            mark.arg(confirmation_key(tag))
+                .arg(1)
+                .arg("PX")
+                .arg(MARK_KEPT_MS);
+            if let Err(error) = mark.exec_async(connection.requests()).await {
+                return Err(self.failure(link, connection, &error).await);
+            }
+        }
+        self.wait_for_replicas(link, connection, replicas).await
     }
 
     /// Waits until all replicas have what was written on this connection.
@@ -227,27 +273,47 @@ impl RowStore for RedisStore {
             return Err(number_is_taken());
         }
         self.subscribe(tag).await;
-        let link = self.link_for(&request);
+        let session = &self.session;
+        // Peeks hand out nothing.
+        let is_peek = request.batch == 0 && !request.must_be_durable;
+        let was_confirmed = !session.unconfirmed.lock().contains(tag);
+        let waits = !is_peek && (request.must_be_durable || !was_confirmed);
+        let marks = request.must_be_durable && !request.replace.is_empty();
+        if marks {
+            // Before it is sent: at the deadline nobody knows whether it was applied.
+            session.unconfirmed.lock().insert(tag.to_owned());
+        }
+        let link = self.link_for(waits);
         let mut connection = link.connection().await.map_err(passing)?;
-        let sent = invoke(&self.exchange, tag, &request, self.session.offset());
-        let value = match sent.invoke_async(connection.requests()).await {
-            Ok(value) => value,
-            Err(error) => return Err(self.failure(link, &connection, &error).await),
+        let used = connection.clone();
+        let request_guard = link.request(&used);
+        let sent = self.send(link, &mut connection, tag, &request).await;
+        let (reply, replicas) = match sent {
+            Ok(sent) => sent,
+            Err(error) => {
+                request_guard.end();
+                return Err(error);
+            }
         };
-        let (reply, replicas) = read_reply(value, &request)
-            .ok_or_else(|| passing("Redis: the script's reply cannot be read"))?;
-        self.session.replicas.store(replicas, Ordering::Relaxed);
+        session.replicas.store(replicas, Ordering::Relaxed);
         let is_replaced = matches!(reply.outcome, ReplyOutcome::Replaced);
-        let must_confirm = self.session.is_unconfirmed.load(Ordering::Acquire)
-            || is_replaced && request.must_be_durable;
-        if must_confirm && replicas > 0 {
-            self.session.is_unconfirmed.store(true, Ordering::Release);
-            self.wait_for_replicas(link, &mut connection, replicas)
-                .await?;
-            self.session.is_unconfirmed.store(false, Ordering::Release);
+        let must_confirm = !is_peek && (!was_confirmed || is_replaced && request.must_be_durable);
+        let confirmed = match must_confirm && replicas > 0 {
+            true => {
+                self.confirm(link, &mut connection, tag, replicas, is_replaced)
+                    .await
+            }
+            false => Ok(()),
+        };
+        request_guard.end();
+        confirmed?;
+        // A late write of before cannot be applied any more when another one was, or none was under way.
+        // A request that only reads says nothing about a write that was sent meanwhile.
+        if !is_peek && (is_replaced || marks && was_confirmed || replicas == 0) {
+            session.unconfirmed.lock().remove(tag);
         }
         if is_replaced {
-            self.session.known.remember(tag).await;
+            self.session.remember(tag, &request).await;
         }
         Ok(reply)
     }
@@ -257,8 +323,12 @@ impl RowStore for RedisStore {
         session.live.liveness(owner, session.clock.at())
     }
 
-    fn has_used(&self, tag: &str) -> bool {
-        self.session.known.knows(tag)
+    fn past_use(&self, tag: &str) -> PastUse {
+        self.session.known.past_use(tag)
+    }
+
+    fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
+        self.session.clocks.load(tag)
     }
 }
 
@@ -287,16 +357,18 @@ impl LedgerSession {
         let store = format!("redis://{}", address.redacted());
         Arc::new(LedgerSession {
             process,
-            clock,
+            lease: options.node_lease,
             events: OnceLock::new(),
             heartbeat: Script::new(include_str!("redis/heartbeat.lua")),
             tags: Mutex::default(),
+            clocks: ClockFiles::of(options.state_dir.as_deref(), &store, &clock),
             known: KnownTags::load(options.state_dir.clone(), store),
             live: LiveOwners::default(),
+            clock,
             is_taken: AtomicBool::new(false),
             was_connected: AtomicBool::new(false),
             replicas: AtomicU32::new(0),
-            is_unconfirmed: AtomicBool::new(false),
+            unconfirmed: Mutex::default(),
             #[cfg(feature = "failpoints")]
             test_clock: options.test_clock.clone(),
         })
@@ -310,6 +382,17 @@ impl LedgerSession {
     #[cfg(feature = "failpoints")]
     fn offset(&self) -> Span {
         crate::networked::open::offset(self.test_clock.as_ref())
+    }
+
+    async fn remember(&self, tag: &str, request: &Request) {
+        let (incarnation, now) = (request.incarnation, self.clock.at());
+        let failed = self.known.remember(tag, incarnation, now).await;
+        if let (Some(why), Some(events)) = (failed, self.events.get()) {
+            events.not_remembered(why);
+        }
+        if let Some(record) = &request.clock {
+            self.clocks.store(tag, record.clone()).await;
+        }
     }
 
     fn listen(&self, events: RowEvents) {
@@ -328,7 +411,7 @@ impl LedgerSession {
         sent.key(OWNERS)
             .arg(self.process.owner.0)
             .arg(self.process.nonce)
-            .arg(NODE_LEASE.0 / 1_000)
+            .arg(self.lease.0 / 1_000)
             .arg(DELETE_LAPSED_MS);
         let reply = sent.invoke_async(connection).await;
         let (is_ours, memory, alive): (bool, String, Vec<u32>) =
@@ -399,9 +482,11 @@ impl RedisSession for NoSession {
     fn pushed(&self, _: PushInfo) {}
 }
 
-/// Each second; a connection on which no reply comes within that time is dropped.
+/// A few in the time of a lease; a connection on which no reply comes within that time is dropped.
 async fn send_heartbeats(link: std::sync::Weak<RedisLink>, session: Arc<LedgerSession>) {
-    let every = Duration::from_micros(HEARTBEAT.0);
+    let every = heartbeat_of(session.lease);
+    // A short lease is no reason to give up a connection that is slow once.
+    let within = every.max(REPLY_WITHIN);
     loop {
         pause(every).await;
         let Some(link) = link.upgrade() else { return };
@@ -409,7 +494,7 @@ async fn send_heartbeats(link: std::sync::Weak<RedisLink>, session: Arc<LedgerSe
             continue;
         };
         let beat = session.beat(connection.requests());
-        if !matches!(tokio::time::timeout(every, beat).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(within, beat).await, Ok(Ok(()))) {
             link.drop_connection(&connection);
         }
     }

@@ -1,7 +1,8 @@
 //! What the handles of a ledger, its drivers and the threads of its store share.
 //!
 //! Promises: while the store is lost, everybody who asks finds the reason; when it is back, scopes
-//! that were to be closed are closed before anything is granted.
+//! that were to be closed are closed before anything is granted. A store far away may be lost for some
+//! providers only; the others go on.
 //!
 //! Never: asks the store.
 
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     lost_at: AtomicU64,
     /// It does not come back by itself.
     is_final: AtomicBool,
+    /// While it is lost: since when for each provider, if not for all. Held after the reason.
+    lost_tags: Mutex<Option<BTreeMap<TagId, Micros>>>,
     /// When a lost store was tried again last, if nobody but those who ask does so. Held meanwhile.
     pub(crate) recovery_tried_at: RankedMutex<{ rank::RECOVERING }, Option<Micros>>,
     closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
@@ -93,6 +96,7 @@ impl Shared {
             loss_reason: Mutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
+            lost_tags: Mutex::default(),
             recovery_tried_at: RankedMutex::default(),
             closes_on_recovery: RankedMutex::default(),
             is_closing: AtomicBool::new(false),
@@ -121,6 +125,18 @@ impl Shared {
         })
     }
 
+    /// The same for one provider.
+    pub(crate) fn loss_of(&self, tag: TagId) -> Option<StoreLoss> {
+        let loss = self.loss()?;
+        match &*self.lost_tags.lock() {
+            None => Some(loss),
+            Some(tags) => tags.get(&tag).map(|since| StoreLoss {
+                since: *since,
+                ..loss
+            }),
+        }
+    }
+
     pub(crate) fn loss_reason(&self) -> Option<String> {
         self.loss_reason.lock().clone()
     }
@@ -134,6 +150,7 @@ impl Shared {
             self.is_final.store(true, Ordering::Release);
         }
         let is_new = self.loss().is_none();
+        *self.lost_tags.lock() = None;
         if is_new {
             self.lost_at.store(self.clock.at().0, Ordering::Release);
         }
@@ -141,6 +158,59 @@ impl Shared {
         if is_new {
             self.hub.broadcast(&Event::Lost);
         }
+    }
+
+    /// It is lost for this provider. Others may still reach it.
+    pub(crate) fn mark_lost_for(&self, tag: TagId, error: &StoreError) {
+        if error.is_final {
+            return self.mark_lost(error);
+        }
+        let mut reason = self.loss_reason.lock();
+        *reason = Some(error.to_string());
+        let now = self.clock.at();
+        let mut is_new = true;
+        {
+            let mut tags = self.lost_tags.lock();
+            match (&mut *tags, self.loss()) {
+                (_, None) => *tags = Some(BTreeMap::from([(tag, now)])),
+                (Some(tags), Some(_)) => is_new = !tags.contains_key(&tag),
+                (None, Some(_)) => is_new = false,
+            }
+            if let Some(tags) = &mut *tags {
+                tags.entry(tag).or_insert(now);
+            }
+            if self.loss().is_none() {
+                self.lost_at.store(now.0, Ordering::Release);
+            }
+        }
+        drop(reason);
+        if is_new {
+            self.hub.broadcast(&Event::Lost);
+        }
+    }
+
+    /// It is back for this provider; where it was lost for all, it is back for all.
+    pub(crate) fn mark_recovered_for(&self, tag: TagId) {
+        {
+            let mut tags = self.lost_tags.lock();
+            let others = tags.as_mut().map_or(0, |tags| {
+                tags.remove(&tag);
+                tags.len()
+            });
+            if others == 0 {
+                drop(tags);
+                return self.mark_recovered(&[]);
+            }
+        }
+        let mut closes = self.closes_on_recovery.lock();
+        let (due, later) = std::mem::take(&mut *closes)
+            .into_iter()
+            .partition(|(_, close)| close.tag == tag);
+        *closes = later;
+        drop(closes);
+        let due: BTreeMap<ScopeId, RecoveryClose> = due;
+        due.into_values().for_each(|close| self.close_now(close));
+        self.hub.broadcast(&Event::Recovered);
     }
 
     /// Why it does not come back.
@@ -170,6 +240,7 @@ impl Shared {
         }
         let late = std::mem::take(&mut *closes);
         self.lost_at.store(NOT_LOST, Ordering::Release);
+        *self.lost_tags.lock() = None;
         *reason = None;
         drop(reason);
         drop(closes);
@@ -185,7 +256,7 @@ impl Shared {
             closed_for,
         };
         let mut closes = self.closes_on_recovery.lock();
-        if self.loss().is_none() {
+        if self.loss_of(tag).is_none() {
             drop(closes);
             self.close_now(close);
         } else if closes.len() < CLOSES_MAX || closes.contains_key(&scope) {
@@ -237,6 +308,32 @@ mod tests {
         shared.close_on_recovery(TAG, ScopeId(3), Span::from_secs(1));
         assert_eq!(closes(&shared), 1);
         assert_eq!(shared.recovery_closes(), []);
+    }
+
+    /// One provider's requests failed, and every provider was closed.
+    #[test]
+    fn a_loss_for_one_provider_is_none_for_others() {
+        let shared = Shared::new(Clock::System);
+        let other = TagId(1);
+        shared.mark_lost_for(TAG, &lost(false));
+        assert!(shared.loss().is_some() && shared.loss_of(TAG).is_some());
+        assert!(shared.loss_of(other).is_none());
+        shared.close_on_recovery(other, ScopeId(1), Span::from_secs(1));
+        assert_eq!(closes(&shared), 1, "now");
+        shared.mark_lost_for(other, &lost(false));
+        shared.close_on_recovery(TAG, ScopeId(1), Span::from_secs(1));
+        shared.close_on_recovery(other, ScopeId(2), Span::from_secs(1));
+        shared.mark_recovered_for(other);
+        assert_eq!(closes(&shared), 1);
+        assert!(shared.loss_of(TAG).is_some() && shared.loss_of(other).is_none());
+        shared.mark_recovered_for(TAG);
+        assert_eq!(closes(&shared), 1);
+        assert!(shared.loss().is_none() && shared.loss_reason().is_none());
+        // Lost for all, as when it was never reached: whoever reaches it brings it back.
+        shared.mark_lost(&lost(false));
+        assert!(shared.loss_of(TAG).is_some() && shared.loss_of(other).is_some());
+        shared.mark_recovered_for(TAG);
+        assert!(shared.loss_of(other).is_none());
     }
 
     /// The sync thread has found out that the disk failed, the ledger thread has just committed.

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) mod delay;
 pub(crate) mod serve;
+pub(crate) mod llm;
 pub(crate) mod proxy;
 pub(crate) mod exactness;
 pub(crate) mod stores;

@@ -7,6 +7,7 @@
 //! Never: shares counting code with the code under test, prints a caller's key.
 
 pub mod account;
+pub mod completion;
 mod server;
 pub mod wire;
 
@@ -31,8 +32,12 @@ pub struct LlmSettings {
     pub dialect: LlmDialect,
     /// The limits of every key and model.
     pub tier: Tier,
+    /// How long it takes until the first token.
+    pub first_token: Span,
     /// How long one token of a completion takes.
     pub token_time: Span,
+    /// How long a completion gets if the request does not say.
+    pub output: u64,
     /// A call whose request states no bound holds this many tokens of completion.
     pub unbounded_hold: u64,
 }
@@ -44,7 +49,9 @@ impl LlmSettings {
         LlmSettings {
             dialect,
             tier,
+            first_token: Span::ZERO,
             token_time: Span::ZERO,
+            output: 16,
             unbounded_hold: 0,
         }
     }
@@ -73,8 +80,12 @@ struct State {
     accounts: BTreeMap<(String, String), Account>,
     /// The next calls get 529.
     overloaded: u32,
-    /// Keys whose account is empty get `insufficient_quota`.
+    /// Keys whose account is empty get what the dialect says of an unpaid bill.
     unpaid: Vec<String>,
+    /// Requests that the provider did not take.
+    bad_requests: u64,
+    /// Calls of keys whose account is empty.
+    unpaid_calls: u64,
 }
 
 impl LlmProvider {
@@ -83,7 +94,15 @@ impl LlmProvider {
     /// # Errors
     /// If no port can be opened.
     pub async fn start(settings: LlmSettings) -> io::Result<LlmProvider> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        LlmProvider::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), settings).await
+    }
+
+    /// Begins to serve at this address.
+    ///
+    /// # Errors
+    /// If the port cannot be opened.
+    pub async fn start_at(at: SocketAddr, settings: LlmSettings) -> io::Result<LlmProvider> {
+        let listener = TcpListener::bind(at).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             started: real_time::now(),
@@ -92,6 +111,8 @@ impl LlmProvider {
                 accounts: BTreeMap::new(),
                 overloaded: 0,
                 unpaid: Vec::new(),
+                bad_requests: 0,
+                unpaid_calls: 0,
             }),
             settings,
         });
@@ -124,7 +145,13 @@ impl LlmProvider {
         self.shared.state.lock().overloaded = calls;
     }
 
-    /// Calls with this key get `insufficient_quota` until it is paid for.
+    /// How many of the calls that get 529 are still to come.
+    #[must_use]
+    pub fn overloads_left(&self) -> u32 {
+        self.shared.state.lock().overloaded
+    }
+
+    /// Calls with this key get what the dialect says of an unpaid bill, until it is paid.
     pub fn set_unpaid(&self, key: &str, is_unpaid: bool) {
         let mut state = self.shared.state.lock();
         state.unpaid.retain(|known| known != key);
@@ -150,6 +177,30 @@ impl LlmProvider {
         all.fold((0, 0), |(yes, no), one| {
             (yes + one.accepted, no + one.rejected)
         })
+    }
+
+    /// All accounts together as JSON.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let (accepted, rejected) = self.counts();
+        let used = self.accounts().iter().fold((0, 0), |sum, (_, one)| {
+            (sum.0 + one.used.input, sum.1 + one.used.output)
+        });
+        let report = serde_json::json!({ "accepted": accepted, "rejected": rejected,
+            "input_tokens": used.0, "output_tokens": used.1, "seconds": self.now().0 / 1_000_000 });
+        report.to_string()
+    }
+
+    /// Calls of keys whose account is empty.
+    #[must_use]
+    pub fn unpaid_calls(&self) -> u64 {
+        self.shared.state.lock().unpaid_calls
+    }
+
+    /// Requests that it did not take.
+    #[must_use]
+    pub fn bad_requests(&self) -> u64 {
+        self.shared.state.lock().bad_requests
     }
 
     /// Time since it started.

@@ -1,4 +1,4 @@
-//! `tollgate-sim`: the simulated provider, the TCP fault proxy and the tables of exactness and use as a program.
+//! `tollgate-sim`: the simulated providers, the TCP fault proxy and the tables of exactness and use as a program.
 //!
 //! Promises: exit code 0 for success, 1 for failure, 2 for wrong usage; results on stdout, problems on
 //! stderr, each once.
@@ -24,6 +24,7 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<cmd::serve::Serve>),
+    Llm(cmd::llm::Llm),
     Proxy(cmd::proxy::Proxy),
     Exactness(cmd::exactness::Exactness),
     Stores(cmd::stores::Stores),
@@ -32,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Llm(llm) => llm.run(),
         Command::Proxy(proxy) => proxy.run(),
         Command::Exactness(exactness) => exactness.run(),
         Command::Stores(stores) => stores.run(),

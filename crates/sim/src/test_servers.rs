@@ -12,12 +12,27 @@ pub use postgres::PostgresServer;
 pub use redis::RedisServer;
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 /// A server that is not ready by then does not start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// The library that fakes the clocks of a process.
+///
+/// # Panics
+///
+/// If it is not installed.
+#[must_use]
+pub fn libfaketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").into_iter();
+    let folders = folders.flatten().flatten();
+    let library = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
+    let found = folders.map(library).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("libfaketime is missing; `make tools` installs it"))
+}
 
 /// A process that is killed with its value.
 #[derive(Debug)]

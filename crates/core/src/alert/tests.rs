@@ -2,36 +2,43 @@
 
 use super::{
     ALERTS_MAX, Alert, AlertInput, AlertKind, AlertSettings, AlertStage, AlertTracker, Level,
-    Notice, QUIET_FOR, Recent429s,
+    Notice, QUIET_FOR, QuotaLeft, Recent429s,
 };
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
 const NOW: Micros = Micros(1_000_000_000);
 
-fn healthy() -> AlertInput {
+const fn left(remaining: u64) -> QuotaLeft {
+    QuotaLeft {
+        remaining,
+        limit: Some(3_000),
+    }
+}
+
+fn healthy() -> AlertInput<'static> {
     AlertInput {
-        remaining: Some(2_500),
+        quotas: const { &[left(2_500)] },
         limited_last_minute: 0,
         cache_hits: 50,
         cache_misses: 50,
     }
 }
 
-fn evaluate(input: &AlertInput) -> Vec<Alert> {
+fn evaluate(input: &AlertInput<'_>) -> Vec<Alert> {
     AlertSettings::documented().evaluate("fixtures", input)
 }
 
-fn messages(input: &AlertInput) -> Vec<String> {
+fn messages(input: &AlertInput<'_>) -> Vec<String> {
     evaluate(input).iter().map(Alert::to_string).collect()
 }
 
 /// S9, S10: the document's messages; below 200 only the critical alert.
 #[test]
 fn alerts_use_the_documented_messages() {
-    let remaining = |remaining| {
+    let remaining = |remaining: Option<u64>| {
         messages(&AlertInput {
-            remaining,
+            quotas: remaining.map(left).as_slice(),
             ..healthy()
         })
     };
@@ -50,7 +57,7 @@ fn alerts_use_the_documented_messages() {
         ["Critical: fixtures has 199 requests remaining"]
     );
     let all = AlertInput {
-        remaining: Some(0),
+        quotas: &[left(0)],
         limited_last_minute: 12,
         cache_hits: 42,
         cache_misses: 58,
@@ -67,6 +74,37 @@ fn alerts_use_the_documented_messages() {
         .collect();
     assert_eq!(kinds, ["remaining", "rate_429", "cache_hit_rate"]);
     assert_eq!(evaluate(&all)[0].level.as_str(), "critical");
+}
+
+/// S10: 40 per 10 s next to 20,000 per day raised "Critical: 26 remaining" while 18,735 of the day were left.
+#[test]
+fn a_limit_below_the_threshold_does_not_alert() {
+    let quota = |remaining, limit| QuotaLeft { remaining, limit };
+    let alerts = |quotas: &[QuotaLeft]| {
+        messages(&AlertInput {
+            quotas,
+            ..healthy()
+        })
+    };
+    let (burst, day) = (quota(26, Some(40)), quota(18_735, Some(20_000)));
+    assert_eq!(alerts(&[burst, day]), [""; 0]);
+    assert_eq!(
+        alerts(&[burst, quota(150, Some(20_000))]),
+        ["Critical: fixtures has 150 requests remaining"]
+    );
+    assert_eq!(
+        alerts(&[quota(150, Some(300))]),
+        ["Critical: fixtures has 150 requests remaining"]
+    );
+    assert_eq!(
+        alerts(&[quota(250, Some(300))]),
+        [""; 0],
+        "always below 500"
+    );
+    assert_eq!(
+        alerts(&[quota(250, None)]),
+        ["Warning: fixtures has 250 requests remaining"]
+    );
 }
 
 /// S10: more than ten 429s in a minute, not ten.
@@ -106,7 +144,7 @@ fn a_hit_rate_needs_twenty_lookups() {
 #[test]
 fn thresholds_are_configurable() {
     let low = AlertInput {
-        remaining: Some(1),
+        quotas: &[left(1)],
         ..healthy()
     };
     assert_eq!(AlertSettings::default().evaluate("omdb", &low), []);
@@ -145,7 +183,7 @@ fn describe(notices: &[Notice]) -> Vec<String> {
 
 fn with_remaining(tracker: &mut AlertTracker, remaining: u64, secs: u64) -> Vec<String> {
     let input = AlertInput {
-        remaining: Some(remaining),
+        quotas: &[left(remaining)],
         ..healthy()
     };
     describe(&tracker.update("fixtures", evaluate(&input), NOW + Span::from_secs(secs)))

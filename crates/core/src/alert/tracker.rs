@@ -93,6 +93,7 @@ impl AlertTracker {
             AlertKind::Remaining,
             AlertKind::Rate429,
             AlertKind::CacheHitRate,
+            AlertKind::StoreLost,
         ] {
             let key = (name.to_owned(), kind);
             let Some(entry) = self.active.get_mut(&key) else {

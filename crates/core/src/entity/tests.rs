@@ -36,6 +36,61 @@ fn s1_the_entity_is_taken_from_the_path() {
     assert_eq!(name(&sports, "/v3/core/countries"), some("core"));
 }
 
+/// Every path of a provider of language models names the same model.
+#[test]
+fn a_model_is_one_entity_whichever_path_names_it() {
+    let model = Entities {
+        source: EntitySource::Model,
+        ..Entities::default()
+    };
+    let of = |path: &str, body: &str| {
+        let request = EntityRequest {
+            path,
+            body: body.as_bytes(),
+            ..EntityRequest::default()
+        };
+        let entity = model.route(&request).unwrap().entity;
+        entity.map(|entity| entity.to_string())
+    };
+    for path in [
+        "/v1beta/models/gemini-pro:generateContent",
+        "/v1beta/models/gemini-pro:streamGenerateContent",
+        "/v1/models/Gemini-Pro:countTokens",
+        "/v1beta/models/gemini-pro%3AgenerateContent",
+        "/openai/deployments/gemini-pro/chat/completions",
+    ] {
+        assert_eq!(
+            of(path, r#"{"model":"other"}"#),
+            some("gemini-pro"),
+            "{path}"
+        );
+        assert!(!model.reads_body(path), "{path}");
+    }
+    for body in [
+        r#"{"model":"gemini-pro"}"#,
+        r#"{"model":"models/gemini-pro"}"#,
+        r#"{"model":"tunedModels/gemini-pro"}"#,
+    ] {
+        assert_eq!(
+            of("/v1beta/openai/chat/completions", body),
+            some("gemini-pro")
+        );
+        assert_eq!(of("/openai/v1/responses", body), some("gemini-pro"));
+    }
+    assert!(model.reads_body("/openai/v1/responses"));
+    assert_eq!(of("/v1beta/models", ""), None);
+    assert_eq!(
+        of("/v1/chat/completions", r#"{"model":"openai/gpt-oss"}"#),
+        some("openai/gpt-oss")
+    );
+    let twice = EntityRequest {
+        path: "/openai/v1/responses",
+        body: br#"{"model":"a","model":"b"}"#,
+        ..EntityRequest::default()
+    };
+    assert_eq!(model.route(&twice), Err(EntityError::Body));
+}
+
 /// S1: segments that are versions are skipped.
 #[test]
 fn s1_versions_are_skipped() {

@@ -40,6 +40,8 @@ pub struct EtaLimit {
     pub refill: Refill,
     /// The part of it that only high priority may use.
     pub reserve: u64,
+    /// Low priority goes at an even pace, because urgent calls were seen.
+    pub spreads_low: bool,
     /// The entity whose calls it counts, by number; `None` = those of all.
     pub part: Option<usize>,
 }
@@ -55,6 +57,7 @@ impl EtaLimit {
             reset_after: None,
             refill: Refill::Gradual,
             reserve: 0,
+            spreads_low: false,
             part: None,
         }
     }
@@ -71,10 +74,19 @@ impl EtaLimit {
                 self.limit.saturating_sub(self.reserve)
             }
         };
-        EtaLimit {
+        let own = EtaLimit {
             limit,
             remaining: self.remaining.saturating_sub(self.reserve),
             ..self
+        };
+        // Whatever is free now is spread over the window, so that an urgent call finds some.
+        match own.spreads_low && priority == Priority::Low {
+            true => EtaLimit {
+                remaining: 0,
+                refill: Refill::Gradual,
+                ..own
+            },
+            false => own,
         }
     }
 

@@ -14,6 +14,7 @@ fn limit(refill: Refill) -> EtaLimit {
         reset_after: Some(Span::from_millis(300)),
         refill,
         reserve: 0,
+        spreads_low: false,
         part: None,
     }
 }
@@ -148,6 +149,24 @@ fn urgent_calls_that_arrive_take_their_part_or_everything() {
     assert_eq!(all.eta(&promised), Some(Span::from_secs(30)));
 }
 
+/// "None is sent while urgent calls take everything" was said of calls that wait for midnight: a few urgent ones in
+/// half a minute are more than a thousand a day in a second.
+#[test]
+fn calls_that_wait_for_midnight_are_sent_then() {
+    let batch = group(BATCH, Priority::Low, 30);
+    let day = EtaLimit {
+        limit: 1_000,
+        period: Span::from_secs(86_400),
+        reset_after: Some(Span::from_secs(7_200)),
+        ..limit(Refill::AtOnce)
+    };
+    let queue = EtaQueue {
+        limits: vec![day],
+        ..queue(vec![batch.clone()], &[(WEB, Priority::High, 1)])
+    };
+    assert_eq!(queue.eta(&batch), Some(Span::from_secs(7_200)));
+}
+
 /// Another caller of the same priority that keeps calling has its turns too.
 #[test]
 fn new_calls_of_other_callers_take_turns() {
@@ -186,4 +205,35 @@ fn a_limit_of_an_entity_sees_only_its_own_calls() {
     assert_eq!(queue.eta(&odds), Some(Span::from_secs(2)));
     queue.arrivals[0].part = Some(0);
     assert_eq!(queue.eta(&odds), Some(Span::from_secs(4)));
+}
+
+/// A day of 20,000 with one urgent call a second: low priority got one permit in four seconds, and the estimate, which
+/// counted on all that was free, said a seventh of the time.
+#[test]
+fn low_priority_that_is_spread_takes_as_long_as_its_pace() {
+    let day = EtaLimit {
+        limit: 86_400,
+        remaining: 80_000,
+        period: Span::from_secs(86_400),
+        reset_after: Some(Span::from_secs(86_400)),
+        spreads_low: true,
+        ..limit(Refill::Sliding)
+    };
+    let low = group(WEB, Priority::Low, 600);
+    let queue = |limit| EtaQueue {
+        groups: vec![low.clone()],
+        limits: vec![limit],
+        ..EtaQueue::default()
+    };
+    assert_eq!(queue(day).eta(&low), Some(Span::from_secs(600)));
+    let free = EtaLimit {
+        spreads_low: false,
+        ..day
+    };
+    assert_eq!(queue(free).eta(&low), Some(Span::ZERO));
+    let normal = EtaGroup {
+        priority: Priority::Normal,
+        ..low.clone()
+    };
+    assert_eq!(queue(day).eta(&normal), Some(Span::ZERO));
 }

@@ -48,17 +48,29 @@ pub(super) fn add(tables: &mut Tables) {
     tables.push(("azure_arm", azure_arm()));
 }
 
-/// Three windows of a minute. `tokens` is whichever of the two binds, so it is not a limit of its own.
+/// Three windows of a minute. An empty balance is 402, or 400 with a sentence. `tokens` is whichever of the two binds, so it is not a limit of its own.
 fn anthropic() -> DialectRows {
+    let credit = &["credit balance is too low"];
     DialectRows::default()
+        .spent(
+            on(&[402])
+                .and(body("error.type").is(&["billing_error"]))
+                .scope("quota"),
+        )
+        .spent(
+            on(&[400, 403])
+                .and(body("error.message").has(credit))
+                .scope("quota"),
+        )
         .learns("requests", "calls", &["requests"], MINUTE)
         .learns("input tokens", "input_tokens", &["input-tokens"], MINUTE)
         .learns("output tokens", "output_tokens", &["output-tokens"], MINUTE)
 }
 
-/// Older responses name the windows of tokens by size, newer ones by unit and window.
+/// An unpaid bill is 402. Older responses name the windows of tokens by size, newer ones by unit and window.
 fn mistral() -> DialectRows {
     DialectRows::default()
+        .spent(on(&[402]).scope("quota"))
         .learns("requests", "calls", &["req-minute", "requests"], MINUTE)
         .learns("requests per second", "calls", &["req-second"], SECOND)
         .learns("tokens", "tokens", &["tokens-minute", "tokens"], MINUTE)
@@ -73,7 +85,8 @@ fn openai() -> DialectRows {
         .spent(on(&[429]).and(body("error.type").is(quota)).scope("quota"))
 }
 
-/// The time is in `RetryInfo` (standard) or only in the sentence.
+/// The time is in `RetryInfo` (standard) or only in the sentence. A project whose billing is off, or
+/// whose prepaid credits are used up, gets a status of its own, or a sentence.
 fn gemini() -> DialectRows {
     let violation = |root: &str| {
         let fields = BodyFields::at(root)
@@ -82,14 +95,35 @@ fn gemini() -> DialectRows {
             .exhausted();
         WindowRule::Body(fields.only_when_limited())
     };
+    let billing = &[
+        "prepayment credits are depleted",
+        "billing account",
+        "enable billing",
+        "billing to be enabled",
+    ];
     DialectRows::default()
+        .spent(
+            on(&[400, 403, 429])
+                .and(body("error.message").has(billing))
+                .scope("quota"),
+        )
+        .spent(
+            on(&[400, 403, 429])
+                .and(body("[].error.message").has(billing))
+                .scope("quota"),
+        )
         .wait_after(body("error.message"), "retry in ")
         .wait_after(body("[].error.message"), "retry in ")
         .window(violation("error.details[].violations[]"))
         .window(violation("[].error.details[].violations[]"))
         .learns("requests", "calls", &["*requests*perminute*"], MINUTE)
         .learns("requests per day", "calls", &["*requests*perday*"], DAY)
-        .learns("tokens", "tokens", &["*token*perminute*"], MINUTE)
+        .learns(
+            "input tokens",
+            "input_tokens",
+            &["*token*perminute*"],
+            MINUTE,
+        )
 }
 
 /// Throttling has many names, in a header, in JSON or in XML, under 400, 429 and 503.

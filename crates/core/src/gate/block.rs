@@ -25,6 +25,8 @@ pub(super) struct Block {
     held: Option<Closed>,
     /// A rejection of a waiter that has left.
     departed: Option<Closed>,
+    /// It has room: the ledger only grants some permits at a time, and wants to be asked again.
+    pub(super) has_room: bool,
 }
 
 /// A rejection, and which other asks it applies to.
@@ -72,6 +74,7 @@ impl Block {
             deadlines: BTreeSet::new(),
             held: None,
             departed: None,
+            has_room: false,
         }
     }
 

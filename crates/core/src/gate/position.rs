@@ -267,15 +267,26 @@ impl Gate {
             }
             Position::Offered => {}
         }
+        // Whoever waits for the ledger to grant more of a limit that has room waits for no limit.
+        let blocker = position.blocker();
+        let block = blocker.and_then(|blocker| self.blocks.get(&blocker));
+        let holds = block.is_some_and(|block| !block.has_room);
         if let Some(entry) = self.waiting.get_mut(&id) {
             entry.position = position;
-            match position.blocker() {
+            match blocker.filter(|_| holds) {
                 // The front of a FIFO queue waits for a limit, which is known already.
                 Some(Blocker::Front) => entry.waited_for = entry.waited_for.or(position.blocker()),
                 Some(blocker) => entry.waited_for = Some(blocker),
                 None => {}
             }
         }
+    }
+
+    /// The ledger has rejected an ask at this blocker, or only wants to be asked again.
+    pub(super) fn note_room(&mut self, blocker: Blocker, has_room: bool) {
+        let first = self.batch_first();
+        let block = self.blocks.entry(blocker);
+        block.or_insert_with(|| Block::new(first)).has_room = has_room;
     }
 
     /// Something blocks it, or has blocked it before: it counts in the queue.

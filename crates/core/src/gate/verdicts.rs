@@ -135,7 +135,9 @@ impl Gate {
             .entry(blocker)
             .or_insert(FirstRejection { need, waits });
         if waits {
-            if let Some(entry) = self.waiting.get_mut(&ask.id) {
+            let has_room = wait.is_ask_again();
+            self.note_room(blocker, has_room);
+            if let Some(entry) = self.waiting.get_mut(&ask.id).filter(|_| !has_room) {
                 entry.waited_for = Some(named);
             }
             self.link(ask.id, Position::Queued(blocker));

@@ -92,7 +92,7 @@ impl Cell {
         });
         let before = self.effective(rule).into_owned();
         let change = match &mut self.learned {
-            Some(known) => known.on_report(report, now),
+            Some(known) => known.on_report(report, rule.period(), now),
             None => {
                 self.learned = Some(LearnedLimit::first(report, rule.period(), now.hi));
                 LearnedChange::More

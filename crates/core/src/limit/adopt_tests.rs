@@ -1,7 +1,7 @@
 //! Limits that only responses state: first calls, changes, costs, forgetting, and stored bytes.
 
 use crate::ask::{CellId, CostUnit, LimitReading, Outcome, Priority, WakeOn};
-use crate::limit::{AMOUNT_MAX, Cell, Rule};
+use crate::limit::{AMOUNT_MAX, Cell, HoldUntil, Rule};
 use crate::test_ledger::{Permit, TestLedger, arrived, ms, s};
 use crate::time::{Micros, Span};
 use smallvec::smallvec;
@@ -40,6 +40,38 @@ fn before_the_first_response_one_call_goes_at_a_time() {
         "those who wait are told"
     );
     assert_eq!(ledger.take_all(&requests()).len(), 29);
+}
+
+/// The first call was refilled at the rate of a limit that nobody had stated, and the provider saw one call too many.
+#[test]
+fn the_call_whose_response_states_the_limit_counts_however_late_that_is_told() {
+    for age in [0, 1, 1_000, 400_000].map(Span) {
+        let mut ledger = TestLedger::new();
+        let first = ledger.try_one(&requests()).unwrap();
+        ledger.advance(s(1));
+        let reading = LimitReading {
+            mark: first.marks[0],
+            ..states(30, 29)
+        };
+        let outcome = Outcome::Arrived {
+            age,
+            limited: false,
+            readings: vec![reading],
+        };
+        ledger.settle(&first, outcome);
+        assert_eq!(ledger.take_all(&requests()).len(), 29, "{age:?}");
+    }
+}
+
+#[test]
+fn a_first_call_that_was_presumed_to_have_arrived_counts() {
+    let rule = requests().hold_until(HoldUntil::Arrived);
+    let mut ledger = TestLedger::new();
+    let first = ledger.try_one(&rule).unwrap();
+    ledger.settle(&first, Outcome::Presumed { age: Span::ZERO });
+    ledger.advance(ms(400));
+    ledger.arrive_with_reading(&first, false, states(30, 29));
+    assert_eq!(ledger.take_all(&rule).len(), 29);
 }
 
 #[test]
@@ -193,6 +225,38 @@ fn a_learned_cell_reads_back_as_it_was_written() {
     for cut in 0..bytes.len() {
         assert!(Cell::from_bytes(&bytes[..cut], Micros(5)).is_err());
     }
+}
+
+/// A window that may get shorter is kept with its evidence, and only then in the newest format.
+#[test]
+fn a_window_on_its_way_to_a_shorter_one_reads_back_as_it_was_written() {
+    let mut ledger = TestLedger::new();
+    let with = |reset| LimitReading {
+        reset_after: Some(s(reset)),
+        ..states(30, 20)
+    };
+    let first = ledger.try_one(&requests()).unwrap();
+    ledger.arrive_with_reading(&first, false, with(3_700));
+    let version = |ledger: &TestLedger| {
+        let cell = ledger.table.get(CellId::named(&["x"])).unwrap();
+        let bytes = cell.to_bytes(Micros(5));
+        let read = Cell::from_bytes(&bytes, Micros(5)).unwrap();
+        assert_eq!(read.learned, cell.learned);
+        for cut in 0..bytes.len() {
+            assert!(Cell::from_bytes(&bytes[..cut], Micros(5)).is_err());
+        }
+        bytes[0]
+    };
+    assert_eq!(version(&ledger), 4);
+    for _ in 0..3 {
+        ledger.advance(s(1_900));
+        let next = ledger.try_one(&requests()).unwrap();
+        ledger.arrive_with_reading(&next, false, with(5));
+        let learned = ledger.peek(&requests()).learned.unwrap();
+        let is_short = learned.period == s(60);
+        assert_eq!(version(&ledger), if is_short { 4 } else { 6 });
+    }
+    assert_eq!(ledger.peek(&requests()).learned.unwrap().period, s(60));
 }
 
 #[test]

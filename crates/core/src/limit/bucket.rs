@@ -15,6 +15,7 @@
 //! Never: stores a level. The debt is a fact, and the refill since then is computed.
 
 use crate::ask::WakeOn;
+use crate::limit::AMOUNT_MAX;
 use crate::limit::holds::{Holds, PendingCall, sum_of};
 use crate::limit::inherit::CarriedUsage;
 use crate::limit::room::{CellRequest, CellWait, Grant, RETRY_INTERVAL, Settled};
@@ -81,9 +82,15 @@ impl Bucket {
     }
 
     /// Another rule applies from now on, because the provider has stated another number or window.
-    /// What was used stays used, up to the whole bucket; a bucket that has grown is not full.
+    /// What was used stays used, up to the whole bucket; a bucket that has grown is not full. The rate of a limit of
+    /// which no number is stated yet means nothing, so nothing was refilled by it: its last call counts as if
+    /// the stated rule had applied since.
     pub(super) fn restate(&mut self, before: &Rule, after: &Rule, now: Micros) {
-        let used = self.debt_at(now).div_ceil(u128::from(token(before)));
+        let (debt, at) = match before.limit() == AMOUNT_MAX {
+            true => (self.debt, self.at),
+            false => (self.debt_at(now), now),
+        };
+        let used = debt.div_ceil(u128::from(token(before)));
         let known = if self.depth == 0 {
             before.max_cost()
         } else {
@@ -93,7 +100,7 @@ impl Bucket {
         let used = used.saturating_add(u128::from(grown));
         let depth = u128::from(after.max_cost());
         self.debt = used.min(depth) * u128::from(token(after));
-        (self.at, self.rate, self.depth) = (now, after.limit(), after.max_cost());
+        (self.at, self.rate, self.depth) = (at, after.limit(), after.max_cost());
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {

@@ -1,9 +1,9 @@
 //! Token buckets: refill, reservation, lag, debt, and rates and depths that change.
 
 use crate::ask::{CostUnit, Outcome, WakeOn};
-use crate::limit::Rule;
+use crate::limit::{Cell, Rule};
 use crate::test_ledger::{TestLedger, ms, s};
-use crate::time::Span;
+use crate::time::{Micros, Span};
 
 fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
     Rule::bucket(limit, period, burst).unwrap().drift_ppm(0)
@@ -143,4 +143,22 @@ fn a_response_to_a_call_of_an_old_rule_does_not_raise_the_rate() {
         2,
         "half an hour at four an hour"
     );
+}
+
+/// A loss of long ago emptied the bucket then; it has refilled, and what was used since must still count. The older debt
+/// replaced the newer one, and the whole burst was granted again.
+#[test]
+fn a_loss_of_long_ago_does_not_refill_a_bucket() {
+    let rule = bucket(10, s(10), 10);
+    let lost_at = Micros(0) + s(1);
+    let now = lost_at + s(3_600);
+    let mut cell = Cell::used_up(&rule, now);
+    let remaining = cell.remaining(&rule, now);
+    assert_eq!(remaining, 0);
+    cell.close_for_one_period(&rule, lost_at);
+    assert_eq!(cell.remaining(&rule, now), 0);
+    // A loss of now still empties it.
+    let mut full = Cell::used_up(&rule, lost_at);
+    full.close_for_one_period(&rule, now);
+    assert_eq!(full.remaining(&rule, now), 0);
 }

@@ -411,6 +411,10 @@ impl Cell {
             CellState::Log(Log { holds, .. }) | CellState::InFlight(InFlight { holds }) => {
                 holds.held()
             }
+            // Where no number is stated, only what is held is known.
+            CellState::Bucket(bucket) if rule.is_learned() && rule.limit() == AMOUNT_MAX => {
+                bucket.holds.held()
+            }
             CellState::Bucket(bucket) => {
                 rule.max_cost() - bucket.remaining(rule, rule.max_cost(), now)
             }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::ask::{CellId, OwnerId, PermitId};
-use crate::learned::{HigherLimit, LearnedLimit};
+use crate::learned::{HigherLimit, LearnedLimit, ShorterWindow};
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::CalendarCount;
 use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
@@ -77,7 +77,7 @@ impl Cell {
             _ => from.presumed()?,
         };
         // Until version 3 no limit was learned from responses.
-        let learned = match version {
+        let mut learned = match version {
             1..=3 => None,
             4 => Some(from.learned()?),
             _ => from.maybe(Reader::learned)?,
@@ -85,6 +85,11 @@ impl Cell {
         // Until version 4 nothing told which calls were given up: their time is known less well.
         if version > 4 {
             from.given_up(&mut state)?;
+        }
+        // Until version 5 no learned window got shorter.
+        if version > 5 {
+            let known = learned.as_mut().ok_or(Damaged::Bytes)?;
+            known.shorter = Some(from.shorter()?);
         }
         if !from.rest.is_empty() {
             return Err(Damaged::Bytes);
@@ -308,6 +313,15 @@ impl Reader<'_> {
                     responses: u32::try_from(from.number()?).map_err(|_| Damaged::Bytes)?,
                 })
             })?,
+            shorter: None,
+        })
+    }
+
+    fn shorter(&mut self) -> Result<ShorterWindow, Damaged> {
+        Ok(ShorterWindow {
+            since: self.instant()?,
+            furthest: Span(self.number()?),
+            responses: u32::try_from(self.number()?).map_err(|_| Damaged::Bytes)?,
         })
     }
 

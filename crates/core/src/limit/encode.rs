@@ -22,9 +22,12 @@ use crate::limit::window_counter::WindowCounter;
 use crate::time::Micros;
 
 /// The newest format.
-pub(super) const VERSION: u8 = 5;
+pub(super) const VERSION: u8 = 6;
 
-/// The format of a cell in which no call was given up.
+/// The format of a cell whose learned window does not get shorter.
+const WITHOUT_SHORTER: u8 = 5;
+
+/// The format of a cell in which no call was given up either.
 const WITHOUT_GIVEN_UP: u8 = 4;
 
 /// The format of a cell whose limit is not learned from responses either.
@@ -75,8 +78,11 @@ impl Cell {
         let pending = self.pending_calls().into_iter();
         let given_up = pending.flat_map(PendingCalls::given_up);
         let given_up: Vec<PermitId> = given_up.collect();
-        let version = if !given_up.is_empty() {
+        let shorter = self.learned.and_then(|known| known.shorter);
+        let version = if shorter.is_some() {
             VERSION
+        } else if !given_up.is_empty() {
+            WITHOUT_SHORTER
         } else if self.learned.is_some() {
             WITHOUT_GIVEN_UP
         } else if self.presumed != PresumedCalls::default() {
@@ -107,6 +113,11 @@ impl Cell {
         }
         if version > WITHOUT_GIVEN_UP {
             out.given_up(&given_up);
+        }
+        if let Some(shorter) = shorter {
+            out.instant(shorter.since);
+            out.number(shorter.furthest.0);
+            out.number(u64::from(shorter.responses));
         }
         out.bytes
     }

@@ -166,6 +166,14 @@ impl Fixed {
         undone
     }
 
+    /// When the window began: with its first call, or before it if its end proves that. A count
+    /// that is restored is granted now and belongs to a window that has been open for a while.
+    pub(crate) fn began(&self, rule: &Rule) -> Option<Micros> {
+        let opened = self.opened?;
+        let proved = self.latest_end.map(|end| end - window(rule));
+        Some(proved.map_or(opened, |at| at.min(opened)))
+    }
+
     /// The latest instant at which the provider's window ends, as far as that is known.
     pub(crate) fn end(&self) -> Option<Micros> {
         let opened = self.opened?;

@@ -105,8 +105,12 @@ impl Cell {
         self.idle_from = self.idle_from.max(at + rule.longest_hold());
         match (&mut self.state, lost.state) {
             (CellState::Bucket(bucket), CellState::Bucket(drained)) => {
-                let holds = std::mem::take(&mut bucket.holds);
-                *bucket = Bucket { holds, ..drained };
+                // `at` may be long ago: what was used since then counts more than what has been refilled.
+                let from = bucket.at.max(at);
+                if bucket.debt_at(from) < drained.debt_at(from) {
+                    let holds = std::mem::take(&mut bucket.holds);
+                    *bucket = Bucket { holds, ..drained };
+                }
             }
             (state @ CellState::Empty, drained @ CellState::Bucket(_)) => *state = drained,
             (

@@ -184,10 +184,10 @@ impl Log {
     /// even pace that never runs out of slots until the last held one frees, so an urgent call
     /// finds a free slot. All slots are still used. Without urgent calls nothing is delayed.
     fn low_pace(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
-        let Some(urgent_until) = self.urgent_seen.map(|seen| seen + rule.period()) else {
+        let Some(urgent_until) = self.urgent_until(rule, now) else {
             return Ok(());
         };
-        if want.priority != Priority::Low || now >= urgent_until || self.last_grant == Micros(0) {
+        if want.priority != Priority::Low || self.last_grant == Micros(0) {
             return Ok(());
         }
         let due = self.low_due(rule, want.room - self.holds.held());
@@ -198,6 +198,17 @@ impl Log {
             after: due.min(urgent_until).since(now),
             on: WakeOn::Time,
         })
+    }
+
+    /// Does low priority go at an even pace now?
+    pub(crate) fn spreads_low(&self, rule: &Rule, now: Micros) -> bool {
+        self.urgent_until(rule, now).is_some()
+    }
+
+    /// Until when an urgent call that was seen counts.
+    fn urgent_until(&self, rule: &Rule, now: Micros) -> Option<Micros> {
+        let until = self.urgent_seen.map(|seen| seen + rule.period());
+        until.filter(|until| now < *until)
     }
 
     /// Until a slot frees, the free slots are spread evenly since the last call; the slot with the

@@ -6,6 +6,7 @@
 
 use crate::learned::LearnedView;
 use crate::limit::cell::{Cell, CellState};
+use crate::limit::holds::PendingCalls;
 use crate::limit::{Algorithm, Rule, Strictness};
 use crate::time::{Micros, Span, TimeBounds};
 
@@ -16,14 +17,20 @@ pub struct CellView {
     pub limit: u64,
     /// What is in use, pending calls included.
     pub used: u64,
+    /// The part of it that calls under way use.
+    pub in_flight: u64,
     /// What a high-priority call may still take; the smaller of our count and the provider's.
     pub remaining: u64,
+    /// The same by our count alone: without what the provider says is used elsewhere.
+    pub own_remaining: u64,
     /// How long ago the window opened, for limits that have windows.
     pub window_age: Option<Span>,
     /// How long until everything used now is free, if that is known.
     pub reset_after: Option<Span>,
     /// How strict the provider's window is, as learned from its 429s.
     pub strictness: Strictness,
+    /// Urgent calls were seen within a window: low priority goes at an even pace, also while there is room.
+    pub spreads_low: bool,
     /// What responses have stated, where the limit is learned from them.
     pub learned: Option<LearnedView>,
 }
@@ -37,17 +44,19 @@ impl Cell {
         cell.refresh(rule, now);
         let rule = &*cell.effective(rule);
         let (window_age, reset_after, strictness) = cell.window(rule, now.lo);
-        let remaining = cell
-            .remaining(rule, now.lo)
-            .saturating_sub(cell.reported.outside_use(now.lo));
+        let own_remaining = cell.remaining(rule, now.lo);
+        let remaining = own_remaining.saturating_sub(cell.reported.outside_use(now.lo));
         let limit = cell.limit(rule, now.lo);
         CellView {
             limit,
             used: cell.used(rule, now.lo),
+            in_flight: cell.pending_calls().map_or(0, PendingCalls::cost),
             remaining,
+            own_remaining,
             window_age,
             reset_after,
             strictness,
+            spreads_low: matches!(&cell.state, CellState::Log(log) if log.spreads_low(rule, now.lo)),
             learned: cell.learned.map(|known| known.view(now.lo)),
         }
     }
@@ -66,7 +75,7 @@ impl Cell {
                 (None, Some(bucket.full_after(now)), Strictness::Window)
             }
             (CellState::Fixed(fixed), _) => {
-                let age = fixed.opened.map(|opened| now.since(opened));
+                let age = fixed.began(rule).map(|began| now.since(began));
                 (
                     age,
                     fixed.end().map(|end| end.since(now)),

@@ -84,8 +84,38 @@ impl Rows for BatchRows {
 }
 
 impl BatchRow<CellRow> {
+    /// A cell that the store has.
+    pub(super) fn present_cell(
+        row: CellRow,
+        expected: Option<RowVersion>,
+        must_write: bool,
+    ) -> BatchRow<CellRow> {
+        BatchRow {
+            expected,
+            row,
+            must_write,
+        }
+    }
+
+    /// Was it written before it was noticed that everything was lost? Then it lacks what was used
+    /// before, and counts as used up for one period. Where nobody asks, it stays as it is.
+    pub(super) fn after_losses(
+        mut self,
+        rule: Option<&Rule>,
+        loss: Loss,
+        losses: u64,
+    ) -> BatchRow<CellRow> {
+        if let (Some(rule), Some(at)) = (rule, loss.at)
+            && self.row.losses != losses
+        {
+            self.row.cell.close_for_one_period(rule, at);
+            (self.row.losses, self.must_write) = (losses, true);
+        }
+        self
+    }
+
     /// A cell that the store does not have.
-    pub(super) fn absent_cell(rule: Option<&Rule>, loss: Loss) -> BatchRow<CellRow> {
+    pub(super) fn absent_cell(rule: Option<&Rule>, loss: Loss, losses: u64) -> BatchRow<CellRow> {
         let matters = |rule: &&Rule| loss.is_all || rule.period() < LONG_PERIOD;
         let cell = match (rule.filter(matters), loss.at) {
             (Some(rule), Some(at)) => Cell::used_up(rule, at),
@@ -94,6 +124,7 @@ impl BatchRow<CellRow> {
         BatchRow {
             row: CellRow {
                 cell,
+                losses,
                 ..CellRow::default()
             },
             ..BatchRow::default()

@@ -12,7 +12,7 @@
 use crate::time::{Micros, Span, TimeBounds, Wall};
 
 /// How fast the clocks of two hosts may drift apart: NTP slews up to 500 ppm on each of them.
-const DRIFT_PPM: u64 = 1_000;
+pub(super) const DRIFT_PPM: u64 = 1_000;
 
 /// One reply, on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,23 @@ pub struct Stamp {
     pub sent: Micros,
     /// When the reply was received, on the local clock.
     pub received: Micros,
+}
+
+impl Stamp {
+    /// At least what the store's clock shows at local time `x`, if it does not step.
+    pub(super) fn lo(&self, x: Micros) -> Micros {
+        lower((self.stored_at, self.received), x)
+    }
+
+    /// At most that.
+    pub(super) fn hi(&self, x: Micros) -> Micros {
+        upper((self.stored_at, self.sent), x)
+    }
+
+    /// Can a later one be of the same clock, if it has not stepped?
+    pub(super) fn agrees(&self, later: Stamp) -> bool {
+        later.stored_at >= self.lo(later.sent) && later.stored_at <= self.hi(later.received)
+    }
 }
 
 /// What a stamp says about the store's clock.
@@ -148,16 +165,24 @@ impl StoreClock {
 
 impl Base {
     fn lo(&self, x: Micros) -> Micros {
-        let (at, local) = self.lower;
-        let passed = x.since(local);
-        at + (passed - passed.scale_up(DRIFT_PPM, 1_000_000))
+        lower(self.lower, x)
     }
 
     fn hi(&self, x: Micros) -> Micros {
-        let (at, local) = self.upper;
-        let passed = x.since(local);
-        at + passed + passed.scale_up(DRIFT_PPM, 1_000_000)
+        upper(self.upper, x)
     }
+}
+
+/// At least what a clock shows at local time `x` that showed at least `at` at local time `local`.
+fn lower((at, local): (Micros, Micros), x: Micros) -> Micros {
+    let passed = x.since(local);
+    at + (passed - passed.scale_up(DRIFT_PPM, 1_000_000))
+}
+
+/// At most what a clock shows at local time `x` that showed at most `at` at local time `local`.
+fn upper((at, local): (Micros, Micros), x: Micros) -> Micros {
+    let passed = x.since(local);
+    at + passed + passed.scale_up(DRIFT_PPM, 1_000_000)
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //! Never: decides.
 
 use crate::ask::WakeOn;
-use crate::row::{Loss, ProviderRow};
+use crate::row::{Incarnation, Loss, ProviderRow};
 use crate::time::TimeBounds;
 
 use super::batch_rows::{BatchRow, BatchRows, NeededRows};
 use super::decide::DecisionContext;
 use super::known::{KnownRows, Reading};
-use super::row::{Row, RowKey};
+use super::row::{PastUse, Row, RowKey};
 
 impl DecisionContext<'_> {
     /// The rows as they count now, and the time at which they do: no row goes back in time. What
@@ -28,6 +28,8 @@ impl DecisionContext<'_> {
         let reading = Reading {
             now: bounds,
             base_age: self.base_age,
+            clock: self.clock,
+            local: self.local,
             epoch: self.epoch,
             durable: self.settings.durable,
             late_arrival: self.late_arrival,
@@ -38,6 +40,7 @@ impl DecisionContext<'_> {
             false => bounds.lo,
         };
         let (provider, loss) = self.provider_row(known, &reading);
+        let losses = provider.row.losses;
         let mut rows = BatchRows {
             provider,
             is_shared: rules.take_turns,
@@ -55,12 +58,11 @@ impl DecisionContext<'_> {
                 (RowKey::Provider | RowKey::Owner(..), _) => {}
                 (RowKey::Cell(cell), read) => {
                     let mut row = match read {
-                        Some((Row::Cell(row), must_write)) => BatchRow {
-                            expected,
-                            row,
-                            must_write,
-                        },
-                        Some(_) | None => BatchRow::absent_cell(rule, loss),
+                        Some((Row::Cell(row), must_write)) => {
+                            BatchRow::present_cell(row, expected, must_write)
+                                .after_losses(rule, loss, losses)
+                        }
+                        Some(_) | None => BatchRow::absent_cell(rule, loss, losses),
                     };
                     let in_row = std::mem::take(&mut row.row.waiters);
                     row.row.waiters = seen
@@ -95,6 +97,10 @@ impl DecisionContext<'_> {
         let keeps = self.settings.durable || !self.settings.rules.close_after_promotion;
         // Calls that were on their way may arrive until then.
         let lost_at = Some(reading.now.hi + self.late_arrival);
+        let everything = Loss {
+            at: lost_at,
+            is_all: true,
+        };
         let seen = known.get(RowKey::Provider);
         let stored = seen.and_then(|known| known.row.as_ref());
         let read = match stored {
@@ -108,21 +114,25 @@ impl DecisionContext<'_> {
             Some((Row::Provider(row), must_write)) => (row, must_write),
             Some((row, _)) => {
                 let meta = row.meta().clone();
-                let loss = Loss {
-                    at: lost_at,
-                    is_all: true,
+                let row = ProviderRow {
+                    loss: everything,
+                    meta,
+                    ..ProviderRow::default()
                 };
-                (ProviderRow { loss, meta }, true)
+                (row, true)
             }
             None => (ProviderRow::default(), true),
         };
-        if stored.is_none() && self.knew_provider && !keeps {
-            row.loss = Loss {
-                at: lost_at,
-                is_all: true,
-            };
+        if self.is_wiped(stored) && !keeps {
+            (row.loss, row.losses, must_write) = (everything, row.losses + 1, true);
         } else if stored.is_some() && row.meta.epoch != self.epoch.0 && !keeps {
             (row.loss.at, must_write) = (lost_at, true);
+        }
+        if row.incarnation.is_none() {
+            (row.incarnation, must_write) = (Some(self.incarnation()), true);
+        }
+        if self.clock.must_count {
+            (row.clock_changes, must_write) = (row.clock_changes + 1, true);
         }
         let loss = row.loss;
         let provider = BatchRow {
@@ -131,6 +141,28 @@ impl DecisionContext<'_> {
             must_write,
         };
         (provider, loss)
+    }
+
+    /// Has the store lost what this host knows of it? Rows that others have written since do not
+    /// count what was used before. If one of them says that everything was lost, it is written down
+    /// already.
+    fn is_wiped(&self, stored: Option<&Row>) -> bool {
+        match (self.past_use, stored) {
+            (PastUse::Never, _) | (PastUse::Unnamed, Some(_)) => false,
+            (PastUse::Unnamed | PastUse::Of(_), None) => true,
+            (PastUse::Of(known), Some(Row::Provider(row))) => {
+                row.incarnation != Some(known) && !row.loss.is_total()
+            }
+            // It cannot be read, which is written down as a loss of everything.
+            (PastUse::Of(_), Some(_)) => false,
+        }
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation {
+            owner: self.settings.owner,
+            nonce: self.settings.process,
+        }
     }
 
     /// This process waits for a row itself: a settle that frees capacity there must report it.

@@ -8,13 +8,14 @@
 use crate::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
 use crate::batch::{Batch, BatchResult, Settles, decide};
 use crate::fairness::{Rows, TURN, turns_before, turns_tolerance};
-use crate::row::{OwnerRow, RowMeta, RowVersion};
+use crate::row::{Incarnation, OwnerRow, ProviderRow, RowMeta, RowVersion};
 use crate::time::{Micros, Span, TimeBounds};
 
 use super::ReplicaSettings;
 use super::batch_rows::{BatchRows, NeededRows};
+use super::clock_record::{ClockReadings, ClockRecord};
 use super::known::KnownRows;
-use super::row::{Epoch, Request, Row, RowKey, StoredRow, WaitNote};
+use super::row::{Epoch, PastUse, Request, Row, RowKey, StoredRow, WaitNote};
 use super::waits::stops;
 
 /// How much longer than usual a request may take before the store turns it away: a later one could
@@ -25,9 +26,10 @@ const TRANSIT_SLACK: Span = Span::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecisionContext<'a> {
     pub(super) settings: &'a ReplicaSettings,
-    pub(super) knew_provider: bool,
+    pub(super) past_use: PastUse,
     pub(super) late_arrival: Span,
     pub(super) base_age: Span,
+    pub(super) clock: &'a ClockReadings,
     pub(super) round_trip: Span,
     pub(super) shortest_round_trip: Span,
     pub(super) epoch: Epoch,
@@ -70,6 +72,7 @@ pub(super) struct ProposedWrite {
     /// Is anything granted?
     pub(super) has_grant: bool,
     must_be_durable: bool,
+    incarnation: Option<Incarnation>,
     now: TimeBounds,
 }
 
@@ -97,6 +100,7 @@ impl DecisionContext<'_> {
         let (mut rows, now) = self.rows(known, needed, bounds);
         let expected = self.expected(known, &rows);
         let before = rows.clone();
+        let incarnation = rows.provider.row.incarnation;
         self.note_own_waits(known, &mut rows);
         let BatchResult {
             verdicts,
@@ -127,6 +131,7 @@ impl DecisionContext<'_> {
         let must_be_durable = input.batch(owner, &[]).must_be_durable(&verdicts);
         ProposedWrite {
             must_be_durable,
+            incarnation,
             verdicts,
             freed,
             changed_scopes,
@@ -163,7 +168,18 @@ impl DecisionContext<'_> {
             },
             stops: decided.stops.clone(),
             must_be_durable: decided.must_be_durable,
+            incarnation: decided.incarnation,
+            clock: self.clock_record(decided),
         }
+    }
+
+    /// What the next process of this host should know of the clock, once this is stored.
+    fn clock_record(&self, decided: &ProposedWrite) -> Option<ClockRecord> {
+        let mut record = self.clock.due()?.clone();
+        if let Some(row) = decided.provider_row() {
+            (record.changes, record.incarnation) = (row.clock_changes, row.incarnation);
+        }
+        Some(record)
     }
 
     /// The key of this process's own row.
@@ -268,6 +284,14 @@ impl DecisionContext<'_> {
 }
 
 impl ProposedWrite {
+    /// The provider's row, if it is written.
+    pub(super) fn provider_row(&self) -> Option<&ProviderRow> {
+        self.replaced.iter().find_map(|(_, row)| match row {
+            Row::Provider(row) => Some(row),
+            Row::Owner(_) | Row::Cell(_) | Row::Scope(_) | Row::Damaged(_) => None,
+        })
+    }
+
     /// Have others changed what it was decided on? If not, the store has turned the request away
     /// because of its time, and there is nobody to make way for.
     pub(super) fn is_outdated_by(&self, rows: &[(RowKey, Option<StoredRow>)]) -> bool {

@@ -22,6 +22,7 @@ use crate::scope::Scope;
 use crate::time::{Micros, Span, TimeBounds};
 
 use super::clock::Step;
+use super::clock_record::ClockReadings;
 use super::row::{Epoch, Row, RowKey, StoredRow, Waiting};
 use super::rules::Rules;
 
@@ -290,11 +291,26 @@ pub(super) struct Reading<'a> {
     pub(super) now: TimeBounds,
     /// How long the base of time has held.
     pub(super) base_age: Span,
+    /// What is known of the store's clock from earlier processes of this host.
+    pub(super) clock: &'a ClockReadings,
+    /// The local time.
+    pub(super) local: Micros,
     pub(super) epoch: Epoch,
     /// An epoch change loses nothing.
     pub(super) durable: bool,
     pub(super) late_arrival: Span,
     pub(super) rules: &'a Rules,
+}
+
+impl Reading<'_> {
+    /// At least what the clock on which this row was written shows now, as far as earlier processes know.
+    fn dated(&self, row: &Row) -> Option<Micros> {
+        let time = row.meta().time;
+        match self.rules.compare_clock_record {
+            true => self.clock.lower_bound(time, row.matters_for(), self.local),
+            false => self.clock.is_known().then_some(self.now.lo.max(time)),
+        }
+    }
 }
 
 impl KnownRow {
@@ -324,9 +340,11 @@ impl KnownRow {
                 (row, true)
             }
             Dating::Comparable | Dating::Unconfirmed => (row.clone(), false),
-            Dating::Unknown if is_unclear(row, rule, reading) => {
-                (row.moved(row.meta().time, now), true)
-            }
+            Dating::Unknown if is_unclear(row, rule, reading) => match reading.dated(row) {
+                // Not written again and again: the bound goes on with time.
+                Some(then) => (row.moved(then, now), false),
+                None => (row.moved(row.meta().time, now), true),
+            },
             Dating::Unknown => {
                 let mut row = row.clone();
                 row.drop_calendar_clock();
@@ -416,6 +434,7 @@ fn lost_row(id: RowKey, row: &Row, rule: Option<&Rule>, reading: &Reading<'_>) -
                 is_all: true,
             },
             meta,
+            ..ProviderRow::default()
         }),
         (RowKey::Owner(..), _) => Row::Owner(OwnerRow { meta }),
         (RowKey::Cell(_), Some(rule)) => Row::Cell(CellRow {

@@ -1,6 +1,7 @@
 //! Rows around a step of the store's clock, and rows that are forgotten.
 
 use super::clock::Step;
+use super::clock_record::ClockReadings;
 use super::known::{KnownRows, ROWS_MAX, Reading};
 use super::row::{Epoch, Row, RowKey, StoredRow};
 use super::rules::Rules;
@@ -53,6 +54,8 @@ fn remaining(rows: &KnownRows, now: u64) -> Option<Span> {
     let reading = Reading {
         now: bounds(now),
         base_age: Span::from_secs(1),
+        clock: &ClockReadings::default(),
+        local: secs(1),
         epoch: Epoch(1),
         durable: false,
         late_arrival: Span::ZERO,

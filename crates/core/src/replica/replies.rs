@@ -8,11 +8,11 @@
 use crate::row::read_waiters;
 use crate::time::{Micros, TimeBounds};
 
-use super::Replica;
 use super::clock::{Observed, Stamp, Step};
 use super::decide::ProposedWrite;
 use super::queue::BatchPart;
-use super::row::{Reply, ReplyOutcome, RowKey, StoredRow, Waiting};
+use super::row::{Epoch, PastUse, Reply, ReplyOutcome, Row, RowKey, StoredRow, Waiting};
+use super::{InFlight, Replica};
 
 impl Replica {
     /// A reply has come. Replies to requests that were given up are ignored.
@@ -23,7 +23,12 @@ impl Replica {
         else {
             return;
         };
-        let step = self.observe(&reply, sent.sent, now);
+        let stamp = Stamp {
+            stored_at: reply.stored_at,
+            sent: sent.sent,
+            received: now,
+        };
+        let step = self.observe(stamp);
         // What has lost nothing has the rows that are known, and a step of its clock was noticed.
         if self.epoch != Some(reply.epoch) && !self.settings.durable {
             self.rows.clear();
@@ -31,6 +36,8 @@ impl Replica {
         self.epoch = Some(reply.epoch);
         // A request that arrives twice is turned away the second time, and only that reply may come.
         let is_stored = self.stored_batch(&reply.outcome) == Some(sent.batch);
+        let is_replaced = matches!(reply.outcome, ReplyOutcome::Replaced) || is_stored;
+        self.note_clock(&sent, is_replaced, stamp, (reply.epoch, step.is_some()));
         match (reply.outcome, sent.decided) {
             (ReplyOutcome::Replaced, Some(decided)) => {
                 self.replaced(decided, sent.taken, sent.sent, step, now);
@@ -49,17 +56,61 @@ impl Replica {
             }
         }
         self.rows.note_waiting(&reply.waiting);
+        self.note_incarnation();
+        self.compare_clock(stamp);
+    }
+
+    /// Keeps the reading of the clock that a reply is, and what the request before it has stored of
+    /// earlier ones.
+    fn note_clock(
+        &mut self,
+        sent: &InFlight,
+        is_replaced: bool,
+        stamp: Stamp,
+        (epoch, is_step): (Epoch, bool),
+    ) {
+        let readings = &mut self.clock_readings;
+        if is_replaced && sent.has_clock {
+            readings.stored();
+        }
+        let written = sent.decided.as_ref().filter(|_| is_replaced);
+        if let Some(row) = written.and_then(ProposedWrite::provider_row) {
+            readings.wrote(row.clock_changes, row.incarnation);
+            readings.must_count = false;
+        }
+        readings.observe(stamp, epoch, is_step);
+    }
+
+    /// What is known of the clock counts only for the provider's row as it is.
+    fn compare_clock(&mut self, stamp: Stamp) {
         let provider = self.rows.get(RowKey::Provider);
-        self.knew_provider |= provider.is_some_and(|known| known.row.is_some());
+        match provider.map(|known| known.row.as_ref()) {
+            Some(Some(Row::Provider(row))) => self.clock_readings.compare(Some(row), stamp),
+            Some(_) => self.clock_readings.compare(None, stamp),
+            None => {}
+        }
+    }
+
+    /// Remembers whose contents the store has. Another incarnation is remembered when the loss is in
+    /// the provider's row, by whoever noticed it first: until then each decision writes it there.
+    fn note_incarnation(&mut self) {
+        let provider = self.rows.get(RowKey::Provider);
+        let Some(row) = provider.and_then(|known| known.row.as_ref()) else {
+            return;
+        };
+        self.past_use = match (self.past_use, row) {
+            (PastUse::Of(known), Row::Provider(row))
+                if row.incarnation != Some(known) && !row.loss.is_total() =>
+            {
+                PastUse::Of(known)
+            }
+            (known, Row::Provider(row)) => row.incarnation.map_or(known.some(), PastUse::Of),
+            (known, _) => known.some(),
+        };
     }
 
     /// Compares the reply's time with the earlier ones.
-    fn observe(&mut self, reply: &Reply, sent: Micros, now: Micros) -> Option<Step> {
-        let stamp = Stamp {
-            stored_at: reply.stored_at,
-            sent,
-            received: now,
-        };
+    fn observe(&mut self, stamp: Stamp) -> Option<Step> {
         match self.clock.observe(stamp, !self.settings.rules.notice_steps) {
             Observed::Agrees | Observed::First => {
                 self.rows.confirm();

@@ -10,8 +10,12 @@ use crate::ask::{CellId, OwnerId, ScopeId};
 use crate::batch::LONG_PERIOD;
 use crate::fairness::Waiter;
 use crate::limit::Rule;
-use crate::row::{CellRow, Loss, OwnerRow, ProviderRow, RowMeta, RowVersion, ScopeRow};
+use crate::row::{
+    CellRow, Incarnation, Loss, OwnerRow, ProviderRow, RowMeta, RowVersion, ScopeRow,
+};
 use crate::time::{Micros, Span, TimeBounds};
+
+use super::clock_record::ClockRecord;
 
 /// Which row of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +95,35 @@ pub struct Request {
     /// A limit of a minute or longer is granted: the reply must not come before the new rows would
     /// survive the loss of a host, where the store can promise that.
     pub must_be_durable: bool,
+    /// Whose contents are replaced. The store does not read it: it is remembered on this host before
+    /// a permit is used, so that a wiped store is recognised ([`PastUse`]).
+    pub incarnation: Option<Incarnation>,
+    /// What this host knows of the store's clock, if it has changed. The store does not read it: if the
+    /// rows are replaced, it is remembered on this host for the next process.
+    pub clock: Option<ClockRecord>,
+}
+
+/// What this host knows of a provider's rows in a store from before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PastUse {
+    /// It has not used them: a store without them is new.
+    #[default]
+    Never,
+    /// It has used them: a store without them was wiped.
+    Unnamed,
+    /// It has used those of this incarnation: a store without them, or with those of another one,
+    /// was wiped.
+    Of(Incarnation),
+}
+
+impl PastUse {
+    /// It is used now.
+    pub(super) fn some(self) -> PastUse {
+        match self {
+            PastUse::Never => PastUse::Unnamed,
+            PastUse::Unnamed | PastUse::Of(_) => self,
+        }
+    }
 }
 
 /// The store's reply.
@@ -232,6 +265,9 @@ impl Row {
                     at: row.loss.at.map(|_| now.hi),
                     ..row.loss
                 },
+                incarnation: row.incarnation,
+                losses: row.losses,
+                clock_changes: row.clock_changes,
                 meta: row.meta.clone(),
             }),
             Row::Cell(row) => Row::Cell(CellRow {
@@ -241,6 +277,7 @@ impl Row {
                     .iter()
                     .map(|one| moved_waiter(*one, then, now.hi))
                     .collect(),
+                losses: row.losses,
                 meta: row.meta.clone(),
             }),
             Row::Scope(row) => Row::Scope(ScopeRow {

@@ -24,6 +24,9 @@ pub struct Rules {
     /// A node that has just joined moves rows that it cannot date to its own time. Off: it
     /// believes them.
     pub distrust_on_join: bool,
+    /// What a host remembers of the store's clock counts only if the first reply, the epoch, the
+    /// incarnation and the number of changes agree with it, and only from its lower bound. Off: it is believed.
+    pub compare_clock_record: bool,
     /// The age of a grant counts from when its request was sent. Off: from the reply.
     pub age_from_sent: bool,
     /// After its own deadline a node takes back what may have been granted, with a write that no
@@ -51,6 +54,7 @@ impl Default for Rules {
             compare_time: true,
             notice_steps: true,
             distrust_on_join: true,
+            compare_clock_record: true,
             age_from_sent: true,
             recover_by_write: true,
             own_row: true,

@@ -7,6 +7,7 @@
 
 use super::fields::{self, FieldReader, FieldWriter};
 use super::{Contents, RowMeta, read, tag};
+use crate::ask::OwnerId;
 use crate::limit::Damaged;
 use crate::time::Micros;
 
@@ -22,11 +23,39 @@ pub struct Loss {
     pub is_all: bool,
 }
 
-/// One per provider: what a missing row means.
+impl Loss {
+    /// Was everything lost, at a time that is known?
+    #[must_use]
+    pub fn is_total(&self) -> bool {
+        self.is_all && self.at.is_some()
+    }
+}
+
+/// The process that wrote a provider's row first. A wiped store in which another process has
+/// started anew has another one, although it has rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation {
+    /// The owner.
+    pub owner: OwnerId,
+    /// A number that no other process of this owner's number has.
+    pub nonce: u64,
+}
+
+/// One per provider: what a missing row means, and which rows were written before a loss was
+/// noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProviderRow {
     /// What was lost.
     pub loss: Loss,
+    /// Who wrote it first; `None`: a program that did not note it.
+    pub incarnation: Option<Incarnation>,
+    /// How often everything was lost. A cell that was written under another number is used up for
+    /// one period: others may have written it before the loss was noticed.
+    pub losses: u64,
+    /// How often somebody wrote who did not know the store's clock from before: a node that joined
+    /// without any knowledge of it, or one that saw it step. What a host remembers of the
+    /// clock counts only while this stays.
+    pub clock_changes: u64,
     /// Where it comes from.
     pub meta: RowMeta,
 }
@@ -49,6 +78,18 @@ impl ProviderRow {
                 fields::number(bytes, at.0);
             }
         });
+        if let Some(Incarnation { owner, nonce }) = self.incarnation {
+            out.field(tag::INCARNATION, |bytes| {
+                fields::number(bytes, u64::from(owner.0));
+                fields::number(bytes, nonce);
+                fields::number(bytes, self.losses);
+            });
+        }
+        if self.clock_changes > 0 {
+            out.field(tag::CLOCK_CHANGES, |bytes| {
+                fields::number(bytes, self.clock_changes);
+            });
+        }
         Contents(out.finish())
     }
 
@@ -62,15 +103,31 @@ impl ProviderRow {
 
     /// Decodes a row.
     pub fn from_bytes(bytes: &[u8]) -> Result<ProviderRow, Damaged> {
-        let mut found = None;
+        let (mut found, mut incarnation, mut losses) = (None, None, 0);
+        let mut clock_changes = 0;
         let meta = read(FieldReader::open(bytes, PROVIDER)?, |tag, bytes| {
-            if tag == tag::LOSS {
-                found = Some(read_loss(bytes)?);
+            match tag {
+                tag::LOSS => found = Some(read_loss(bytes)?),
+                tag::INCARNATION => {
+                    let (read, times) = read_incarnation(bytes)?;
+                    (incarnation, losses) = (Some(read), times);
+                }
+                tag::CLOCK_CHANGES => {
+                    let mut values = fields::Values(bytes);
+                    clock_changes = values.number()?;
+                    values.end()?;
+                }
+                _ => return Ok(false),
             }
-            Ok(tag == tag::LOSS)
+            Ok(true)
         })?;
-        let loss = found.ok_or(Damaged::Bytes)?;
-        Ok(ProviderRow { loss, meta })
+        Ok(ProviderRow {
+            loss: found.ok_or(Damaged::Bytes)?,
+            incarnation,
+            losses,
+            clock_changes,
+            meta,
+        })
     }
 }
 
@@ -91,6 +148,24 @@ impl OwnerRow {
     }
 }
 
+/// One a microsecond for two centuries, and one more can always be counted.
+const LOSSES_MAX: u64 = 1 << 53;
+
+fn read_incarnation(bytes: &[u8]) -> Result<(Incarnation, u64), Damaged> {
+    let mut values = fields::Values(bytes);
+    let owner = u32::try_from(values.number()?).map_err(|_| Damaged::Bytes)?;
+    let incarnation = Incarnation {
+        owner: OwnerId(owner),
+        nonce: values.number()?,
+    };
+    let losses = values.number()?;
+    values.end()?;
+    if losses >= LOSSES_MAX {
+        return Err(Damaged::Bytes);
+    }
+    Ok((incarnation, losses))
+}
+
 fn read_loss(bytes: &[u8]) -> Result<Loss, Damaged> {
     let mut values = fields::Values(bytes);
     let is_all = match values.byte() {
@@ -109,7 +184,6 @@ fn read_loss(bytes: &[u8]) -> Result<Loss, Damaged> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ask::OwnerId;
     use crate::row::{CellRow, RowVersion};
 
     fn meta() -> RowMeta {
@@ -130,10 +204,19 @@ mod tests {
     fn rows_of_providers_and_owners_read_back_as_they_were_written() {
         for at in [None, Some(Micros(0)), Some(Micros(u64::MAX))] {
             for is_all in [false, true] {
-                let row = ProviderRow {
+                let mut row = ProviderRow {
                     loss: Loss { at, is_all },
                     meta: meta(),
+                    ..ProviderRow::default()
                 };
+                assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
+                row.incarnation = Some(Incarnation {
+                    owner: OwnerId(u32::MAX),
+                    nonce: u64::MAX,
+                });
+                row.losses = 300;
+                assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
+                row.clock_changes = u64::MAX;
                 assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row));
             }
         }

@@ -57,6 +57,7 @@ fn cell_row() -> CellRow {
     CellRow {
         cell: used_cell(),
         waiters: (0..7).map(waiter).collect(),
+        losses: 300,
         meta: meta(),
     }
 }

@@ -5,6 +5,7 @@
 //! Never: takes an owner for dead because this node has lost its store.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate_core::ask::OwnerId;
@@ -12,11 +13,21 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::store::Liveness;
 
-/// How long a node's registration lasts in the store unless its heartbeat renews it.
+/// How long a node's registration lasts in the store unless its heartbeat renews it, if the
+/// configuration says nothing else.
 pub(crate) const NODE_LEASE: Span = Span::from_secs(5);
 
-/// How often a node renews its registration.
-pub(crate) const HEARTBEAT: Span = Span::from_secs(1);
+/// A connection on which a heartbeat has no reply for so long, or for the time between two of them, is given up.
+pub(crate) const REPLY_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often a node renews its registration. A few heartbeats may be lost before the lease lapses.
+const HEARTBEATS: (Span, Span) = (Span::from_millis(50), Span::from_secs(1));
+
+/// How often a node renews a registration of so long.
+pub(crate) fn heartbeat_of(lease: Span) -> Duration {
+    let (most_often, usually) = HEARTBEATS;
+    Duration::from_micros(Span(lease.0 / 4).clamp(most_often, usually).0)
+}
 
 /// What an older heartbeat said is no longer believed: a few of them may be lost.
 const BELIEVED_FOR: Span = Span::from_secs(3);

@@ -26,6 +26,8 @@ pub struct NetworkedOptions {
     pub deadline: Span,
     /// Without any reply for so long the store counts as lost.
     pub lost_after: Span,
+    /// How long this process counts as alive without a heartbeat (`node_lease`).
+    pub node_lease: Span,
     /// The rules of the protocol; tests turn one off.
     pub rules: Rules,
     /// In tests the store's clock is as slow, and as far ahead.
@@ -39,6 +41,7 @@ impl Default for NetworkedOptions {
             state_dir: None,
             deadline: Span::from_millis(500),
             lost_after: Span::from_secs(2),
+            node_lease: super::live_owners::NODE_LEASE,
             rules: Rules::default(),
             #[cfg(feature = "failpoints")]
             test_clock: None,

@@ -45,7 +45,7 @@ pub(super) struct TagTask<R> {
     settings: NetworkedSettings,
     replica: Replica,
     undecided_offers: UndecidedOffers,
-    request: Option<(u64, Exchange)>,
+    request: Option<RequestInFlight>,
     /// Peeks, each to be sent when so many settles are stored.
     waiting_peeks: VecDeque<(u64, PeekRequest)>,
     peek_in_flight: Option<PeekInFlight>,
@@ -53,11 +53,21 @@ pub(super) struct TagTask<R> {
     trial: Option<(Micros, Exchange)>,
     /// Since when requests get no reply.
     failing_since: Option<Micros>,
+    /// The last of them had to be durable, which may take another way: the store is back when that
+    /// one works.
+    failed_durable: bool,
     tried_at: Micros,
     closing_since: Option<Micros>,
     /// Owners that were found dead, the one found first in front: no capacity is left or saved for
     /// them.
     dead: Vec<OwnerId>,
+}
+
+/// A request of the replica in flight.
+struct RequestInFlight {
+    batch: u64,
+    must_be_durable: bool,
+    reply: Exchange,
 }
 
 /// A peek in flight.
@@ -85,11 +95,15 @@ impl<R: RowStore> TagTask<R> {
         settings: NetworkedSettings,
     ) -> TagTask<R> {
         let name = shared.hub.name(tag);
+        let mut replica = Replica::new(settings.replica).used_before(store.past_use(&name));
+        if let Some(record) = store.known_clock(&name) {
+            replica = replica.knows_clock(record);
+        }
         TagTask {
             tag,
             slot,
             settings,
-            replica: Replica::new(settings.replica).used_before(store.has_used(&name)),
+            replica,
             store,
             name,
             undecided_offers: UndecidedOffers::default(),
@@ -98,6 +112,7 @@ impl<R: RowStore> TagTask<R> {
             peek_in_flight: None,
             trial: None,
             failing_since: None,
+            failed_durable: false,
             tried_at: Micros(0),
             closing_since: None,
             dead: Vec::new(),
@@ -129,7 +144,7 @@ impl<R: RowStore> TagTask<R> {
     }
 
     fn is_lost(&self) -> bool {
-        self.shared.loss().is_some()
+        self.shared.loss_of(self.tag).is_some()
     }
 
     /// Rows that other owners have written.
@@ -169,16 +184,20 @@ impl<R: RowStore> TagTask<R> {
 
     /// Does what the replica says. Returns when to poll it again.
     fn act(&mut self, actions: ReplicaActions, now: Micros) -> Option<Micros> {
-        if let Some((batch, _)) = &self.request
-            && self.replica.awaits() != Some(*batch)
-        {
+        let awaited = self.replica.awaits();
+        let late = self.request.take_if(|one| awaited != Some(one.batch));
+        if let Some(late) = late {
             // Its deadline has passed.
-            self.request = None;
+            self.failed_durable = late.must_be_durable;
             self.on_failure(&no_reply(self.settings.replica.deadline), now);
         }
         if let Some(request) = actions.send {
             self.tried_at = now;
-            self.request = Some((request.batch, self.exchange(request)));
+            self.request = Some(RequestInFlight {
+                batch: request.batch,
+                must_be_durable: request.must_be_durable,
+                reply: self.exchange(request),
+            });
         }
         for (id, verdict, sent) in actions.verdicts {
             self.undecided_offers.decide(id, verdict, sent);
@@ -266,6 +285,7 @@ impl<R: RowStore> TagTask<R> {
             self.tried_at = now;
             let request = Request {
                 read: vec![RowKey::Provider],
+                must_be_durable: self.failed_durable,
                 ..Request::default()
             };
             self.trial = Some((now, self.exchange(request)));
@@ -274,7 +294,7 @@ impl<R: RowStore> TagTask<R> {
 
     fn on_reply(&mut self, reply: Result<Reply, StoreError>) {
         let now = self.shared.clock.at();
-        self.request = None;
+        let sent = self.request.take();
         match reply {
             Ok(reply) => {
                 self.replica.reply(reply, now);
@@ -282,6 +302,7 @@ impl<R: RowStore> TagTask<R> {
             }
             Err(error) => {
                 self.replica.give_up(now);
+                self.failed_durable = sent.is_some_and(|sent| sent.must_be_durable);
                 self.on_failure(&error, now);
             }
         }
@@ -317,17 +338,20 @@ impl<R: RowStore> TagTask<R> {
 
     fn on_success(&mut self) {
         self.failing_since = None;
+        self.failed_durable = false;
         if self.is_lost() {
             // What is to be closed first is in the inbox before anybody can ask.
-            self.shared.mark_recovered(&[]);
+            self.shared.mark_recovered_for(self.tag);
         }
     }
 
     fn on_failure(&mut self, error: &StoreError, now: Micros) {
         let deadline = self.settings.replica.deadline;
         let since = *self.failing_since.get_or_insert(now - deadline);
-        if now >= since + self.settings.lost_after || error.is_final {
-            self.shared.mark_lost(error);
+        // Where it is lost for others already, this is no accident of the network.
+        let is_lost_elsewhere = self.shared.loss().is_some();
+        if now >= since + self.settings.lost_after || error.is_final || is_lost_elsewhere {
+            self.shared.mark_lost_for(self.tag, error);
             self.replica.drop_asks(now);
             self.undecided_offers.fail();
             self.waiting_peeks.clear();
@@ -365,7 +389,7 @@ impl<R: RowStore> TagTask<R> {
         let (request, peek_in_flight, trial) =
             (&mut self.request, &mut self.peek_in_flight, &mut self.trial);
         std::future::poll_fn(|context| {
-            if let Some((_, reply)) = request
+            if let Some(RequestInFlight { reply, .. }) = request
                 && let Poll::Ready(reply) = reply.as_mut().poll(context)
             {
                 return Poll::Ready(TaskEvent::Reply(reply));

@@ -2,7 +2,8 @@
 //!
 //! Promises: each one has the schema that this program knows; one of a newer program is rejected.
 //! Commits are synchronous. A statement that takes longer than the deadline is cancelled by the
-//! server. An address is shown without user and password.
+//! server. Several hosts are tried in turn, each with a deadline of its own, the one that was connected
+//! last first. An address is shown without user and password.
 //!
 //! Never: knows what is sent on it.
 
@@ -10,6 +11,8 @@ use std::fmt;
 use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio_postgres::config::{Host, SslMode};
@@ -21,10 +24,18 @@ use tokio_postgres::{
 use tollgate_core::time::Span;
 
 use super::tls::Tls;
-use crate::networked::link::{ConnectionEnd, Link, Numbered};
+use crate::networked::link::{
+    CONNECT_WITHIN, Checked, ConnectionEnd, Link, Numbered, RequestGuard, no_connection,
+};
+
+/// Where Postgres listens unless the address says so.
+const DEFAULT_PORT: u16 = 5432;
 
 /// The version of the schema that this program knows.
 const SCHEMA: i32 = 1;
+
+/// What a server has not acknowledged by then is lost, and so is the connection.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What leads from the schema before to each version.
 const MIGRATIONS: [&str; 1] = [include_str!("schema-1.sql")];
@@ -36,6 +47,8 @@ pub(super) type OnNotification = Arc<dyn Fn(&Notification) + Send + Sync>;
 #[derive(Clone)]
 pub struct PostgresAddress {
     config: Config,
+    /// One for each host, with its name.
+    hosts: Vec<(String, Config)>,
     text: String,
 }
 
@@ -75,7 +88,15 @@ impl PostgresAddress {
         if config.get_application_name().is_none() {
             config.application_name("tollgate");
         }
-        Ok(PostgresAddress { config, text })
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(ACKNOWLEDGED_WITHIN);
+        }
+        let hosts = each_host(&config);
+        Ok(PostgresAddress {
+            config,
+            hosts,
+            text,
+        })
     }
 
     /// Without user and password.
@@ -87,6 +108,68 @@ impl PostgresAddress {
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
+}
+
+/// The same for one host only. An address without hosts, or with numbers in place of names, stays as
+/// it is.
+fn each_host(config: &Config) -> Vec<(String, Config)> {
+    let (hosts, ports) = (config.get_hosts(), config.get_ports());
+    if hosts.len() < 2 || !config.get_hostaddrs().is_empty() {
+        let name = hosts.first().map_or_else(String::new, host_text);
+        return vec![(name, config.clone())];
+    }
+    let one = |(index, host): (usize, &Host)| {
+        let port = ports.get(index).or(ports.first()).copied();
+        let port = port.unwrap_or(DEFAULT_PORT);
+        (
+            format!("{}:{port}", host_text(host)),
+            for_host(config, host, port),
+        )
+    };
+    hosts.iter().enumerate().map(one).collect()
+}
+
+fn for_host(config: &Config, host: &Host, port: u16) -> Config {
+    let mut one = Config::new();
+    match host {
+        Host::Tcp(name) => one.host(name),
+        Host::Unix(path) => one.host_path(path),
+    };
+    one.port(port)
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .target_session_attrs(config.get_target_session_attrs())
+        .keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle());
+    if let Some(user) = config.get_user() {
+        one.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        one.password(password);
+    }
+    if let Some(database) = config.get_dbname() {
+        one.dbname(database);
+    }
+    if let Some(options) = config.get_options() {
+        one.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        one.application_name(name);
+    }
+    if let Some(timeout) = config.get_connect_timeout() {
+        one.connect_timeout(*timeout);
+    }
+    if let Some(timeout) = config.get_tcp_user_timeout() {
+        one.tcp_user_timeout(*timeout);
+    }
+    if let Some(interval) = config.get_keepalives_interval() {
+        one.keepalives_interval(interval);
+    }
+    if let Some(retries) = config.get_keepalives_retries() {
+        one.keepalives_retries(retries);
+    }
+    one
 }
 
 fn host_text(host: &Host) -> String {
@@ -114,10 +197,14 @@ impl PostgresLink {
     ) -> PostgresLink {
         let text = address.text.clone();
         let address = address.clone();
-        let link = Link::start(runtime, seed, move |end| {
+        let hosts = u32::try_from(address.hosts.len()).unwrap_or(1);
+        let within = CONNECT_WITHIN * hosts + CONNECT_WITHIN / 2;
+        let first = Arc::new(AtomicUsize::new(0));
+        let link = Link::start(runtime, seed, within, move |end| {
             let (address, on_notification) = (address.clone(), on_notification.clone());
+            let first = first.clone();
             Box::pin(async move {
-                let made = connect(&address, deadline, on_notification, end).await;
+                let made = connect_to_any(&address, &first, deadline, on_notification, end).await;
                 made.map_err(|why| format!("Postgres at {}: {why}", address.text))
             })
         });
@@ -133,6 +220,14 @@ impl PostgresLink {
 
     pub(super) async fn connection(&self) -> Result<Numbered<PostgresConnection>, Arc<str>> {
         self.link.connection().await
+    }
+
+    /// A request begins on this connection: if it gets no reply, the connection is checked.
+    pub(super) fn request<'a>(
+        &'a self,
+        connection: &'a Numbered<PostgresConnection>,
+    ) -> RequestGuard<'a, PostgresConnection> {
+        self.link.request(connection)
     }
 
     /// A request has failed. Returns why, for people; the connection is dropped unless others can
@@ -153,24 +248,66 @@ impl PostgresLink {
     }
 }
 
-async fn connect(
+impl Checked for PostgresConnection {
+    async fn check(self) -> bool {
+        self.client.simple_query("").await.is_ok()
+    }
+}
+
+/// One host after the other, from `first` on, which becomes the one that was connected. Each has its
+/// own deadline: one that hangs keeps nobody from the others.
+async fn connect_to_any(
     address: &PostgresAddress,
+    first: &AtomicUsize,
     deadline: Span,
     on_notification: Option<OnNotification>,
     end: ConnectionEnd<PostgresConnection>,
 ) -> Result<PostgresConnection, String> {
-    match address.config.get_ssl_mode() {
+    let hosts = &address.hosts;
+    let start = first.load(Ordering::Relaxed);
+    let mut failures = Vec::new();
+    for index in (0..hosts.len()).map(|step| (start + step) % hosts.len()) {
+        let (name, config) = &hosts[index];
+        let (this, is_abandoned) = end.for_one_try();
+        let connecting = connect(config, deadline, on_notification.clone(), this);
+        let made = tokio::time::timeout(CONNECT_WITHIN, connecting).await;
+        match made.unwrap_or_else(|_| Err(no_connection(CONNECT_WITHIN))) {
+            Ok(connection) => {
+                first.store(index, Ordering::Relaxed);
+                return Ok(connection);
+            }
+            Err(why) => {
+                // What ends later is not the connection that is made next.
+                is_abandoned.store(true, Ordering::Release);
+                failures.push((name, why));
+            }
+        }
+    }
+    let each = failures.into_iter().map(|(name, why)| match hosts.len() {
+        1 => why,
+        _ => format!("{name}: {why}"),
+    });
+    Err(each.collect::<Vec<String>>().join("; "))
+}
+
+async fn connect(
+    config: &Config,
+    deadline: Span,
+    on_notification: Option<OnNotification>,
+    end: ConnectionEnd<PostgresConnection>,
+) -> Result<PostgresConnection, String> {
+    match config.get_ssl_mode() {
         SslMode::Require => {
             let tls = Tls::with_native_roots()?;
-            connect_with(tls, address, deadline, on_notification, end).await
+            connect_with(tls, config, deadline, on_notification, end).await
         }
-        _ => connect_with(NoTls, address, deadline, on_notification, end).await,
+        _ => connect_with(NoTls, config, deadline, on_notification, end).await,
     }
 }
 
 async fn connect_with<T>(
     tls: T,
-    address: &PostgresAddress,
+    config: &Config,
     deadline: Span,
     on_notification: Option<OnNotification>,
     end: ConnectionEnd<PostgresConnection>,
@@ -179,7 +316,7 @@ where
     T: MakeTlsConnect<Socket> + Send,
     T::Stream: Send + 'static,
 {
-    let connecting = address.config.connect(tls).await;
+    let connecting = config.connect(tls).await;
     let (mut client, connection) = connecting.map_err(|error| advice(&error))?;
     tokio::spawn(receive(connection, on_notification.clone(), end));
     let prepared = prepare(&mut client, deadline, on_notification.is_some()).await;

@@ -19,7 +19,9 @@ use redis::{
 };
 use tokio::runtime::Handle;
 
-use crate::networked::link::{ConnectionEnd, Link, Numbered};
+use crate::networked::link::{
+    CONNECT_WITHIN, Checked, ConnectionEnd, Link, Numbered, RequestGuard,
+};
 
 /// What is done with each new connection before it is used, and with what the server pushes.
 pub trait RedisSession: Send + Sync + fmt::Debug + 'static {
@@ -97,7 +99,7 @@ impl RedisLink {
         session: Arc<dyn RedisSession>,
     ) -> RedisLink {
         let (client, text) = (address.client.clone(), address.text.clone());
-        let link = Link::start(runtime, seed, move |end| {
+        let link = Link::start(runtime, seed, CONNECT_WITHIN, move |end| {
             let (client, session, text) = (client.clone(), session.clone(), text.clone());
             Box::pin(async move {
                 let made = connect(&client, session, end).await;
@@ -130,6 +132,14 @@ impl RedisLink {
         format!("Redis at {}: {}", self.address, advice(error))
     }
 
+    /// A request begins on this connection: if it gets no reply, the connection is checked.
+    pub(crate) fn request<'a>(
+        &'a self,
+        connection: &'a RedisConnection,
+    ) -> RequestGuard<'a, MultiplexedConnection> {
+        self.link.request(&connection.0)
+    }
+
     /// Makes another connection instead of this one.
     pub fn drop_connection(&self, connection: &RedisConnection) {
         self.link.drop_connection(&connection.0);
@@ -140,6 +150,12 @@ impl RedisConnection {
     /// To send requests on.
     pub fn requests(&mut self) -> &mut MultiplexedConnection {
         &mut self.0.connection
+    }
+}
+
+impl Checked for MultiplexedConnection {
+    async fn check(mut self) -> bool {
+        redis::cmd("PING").exec_async(&mut self).await.is_ok()
     }
 }
 

@@ -26,6 +26,11 @@ pub(super) fn channel(tag: &str) -> String {
     prefix(tag) + "rows"
 }
 
+/// What is written to ask replicas how far they are.
+pub(super) fn confirmation_key(tag: &str) -> String {
+    prefix(tag) + "sync"
+}
+
 /// Arguments of the script, with keys by their position.
 struct Arguments<'a> {
     sent: ScriptInvocation<'a>,

@@ -198,7 +198,7 @@ fn child_process_entry() {
     };
     let words: Vec<&str> = role.trim().split(' ').collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()
         .unwrap();
     let stop = |failpoint: &str, times: &str| stop_at(failpoint, times.parse().unwrap());

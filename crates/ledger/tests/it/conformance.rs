@@ -27,6 +27,7 @@ macro_rules! conformance {
             conformance::a_large_cost_is_not_starved_and_blocks_only_its_own_cell,
             conformance::peeking_takes_nothing,
             conformance::a_provider_may_lower_remaining_and_never_raise_it,
+            conformance::a_learned_limit_is_known_to_all_owners,
             conformance::a_changed_limit_keeps_its_count,
             conformance::every_algorithm_keeps_its_limit,
             conformance::a_long_limit_grants_one_percent_per_transaction,
@@ -40,6 +41,9 @@ macro_rules! conformance {
             sharing::failures_of_several_owners_are_one_streak,
             sharing::an_unreported_probe_frees_its_slot,
             sharing::a_scope_without_end_opens_only_on_request,
+            sharing::a_reserve_holds_across_owners,
+            sharing::what_a_provider_reports_reaches_other_owners,
+            sharing::a_sleep_and_a_degrade_reach_other_owners,
         );
     };
     (tests $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
@@ -232,6 +236,46 @@ pub(crate) async fn a_provider_may_lower_remaining_and_never_raise_it(backend: &
         };
         owner.settle(&permit, outcome);
         assert_eq!(owner.peek("x", &rule).await.remaining, remaining);
+    }
+}
+
+/// The number is in the cell: whoever comes later decides with it. The call whose response stated it counts, however
+/// late that is told.
+pub(crate) async fn a_learned_limit_is_known_to_all_owners(backend: &impl Backend) {
+    let (mut first, mut second) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let mut later = Owner::new(backend, 3);
+    // Nothing refills while messages travel.
+    let rule = Arc::new(Rule::learned(secs(86_400)).unwrap());
+    for (cell, age) in [("at once", Span::ZERO), ("late", Span::from_millis(200))] {
+        let permit = first.take(smallvec![term(cell, &rule)]).await.unwrap();
+        let mut events = second.events();
+        assert!(
+            second.take(smallvec![term(cell, &rule)]).await.is_err(),
+            "one at a time before the first response"
+        );
+        // The response is younger than the grant; whoever waits is still noted.
+        backend.pass(Span::from_millis(500));
+        let reading = LimitReading {
+            mark: permit.marks[0],
+            limit: Some(5),
+            remaining: Some(4),
+            ..LimitReading::default()
+        };
+        let outcome = Outcome::Arrived {
+            age,
+            limited: false,
+            readings: vec![reading],
+        };
+        first.settle(&permit, outcome);
+        first.wait_settled().await;
+        assert!(events.next().await.is_some(), "those who wait are told");
+        // A lost wake-up is made up for when the note has lapsed, and by then what was stamped with the
+        // upper bound of time is there by the lower one.
+        backend.pass(secs(2));
+        assert_eq!(second.take_all(cell, &rule).await.len(), 4, "{cell}");
+        assert_eq!(later.peek(cell, &rule).await.limit, 5, "{cell}");
+        let denied = later.take(smallvec![term(cell, &rule)]).await;
+        assert!(denied.is_err(), "{cell}");
     }
 }
 

@@ -3,9 +3,10 @@
 //! `make tools` installs these programs. Without them the tests fail, so that a missing program is
 //! not mistaken for a passed test.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tollgate_sim::test_host::TempFolder;
+use tollgate_sim::test_servers::libfaketime;
 
 use crate::child::Worker;
 use crate::processes::{BATCH_MAX, QUOTA, use_up};
@@ -145,17 +146,6 @@ fn a_killed_process_is_started_again_on_a_full_file_system() {
     }
     assert!(seen.contains(&"killed".to_owned()), "it never was full");
     assert_eq!(seen.last().map(String::as_str), Some("went on"));
-}
-
-/// The library that fakes the clocks of a process.
-fn libfaketime() -> PathBuf {
-    let folders = std::fs::read_dir("/usr/lib")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let library = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
-    let found = folders.map(library).find(|path| path.exists());
-    found.expect("libfaketime is missing; `make tools` installs it")
 }
 
 /// A child whose wall clock is read from a file. Boot time is real, as on a real host.

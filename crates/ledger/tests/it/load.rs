@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::watch;
-use tollgate_core::ask::{Ask, Evidence, Verdict};
+use tollgate_core::ask::{Ask, Evidence, Outcome, Verdict};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
@@ -23,6 +23,9 @@ pub(crate) const WINDOW: Span = Span::from_millis(300);
 /// How long a call may be on its way: after rows were lost, the limit is closed for so long and a
 /// window.
 const LATE: Span = Span::from_millis(300);
+
+/// A permit must be used within this time: its slot is held for longer than that.
+const USE_WITHIN: Span = Span::from_millis(500);
 
 /// A fault that is not over by then is not survived.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -73,10 +76,59 @@ impl Load {
     }
 }
 
+/// Owners that use up a quota of an hour as fast as they get it; `meanwhile` starts when a third of it is
+/// used. Returns how many permits were used in all.
+pub(crate) async fn use_up_quota<F: Future<Output = ()>>(
+    ledgers: &[Ledger],
+    quota: u64,
+    meanwhile: impl FnOnce() -> F,
+) -> u64 {
+    let used = watch::Sender::new(0);
+    let mut tasks = tokio::task::JoinSet::new();
+    for ledger in ledgers {
+        let owner = Owner::numbered(ledger, ledger.owner().0);
+        tasks.spawn(use_up(owner, quota, used.clone()));
+    }
+    let mut seen = used.subscribe();
+    let third = seen.wait_for(|used| *used >= quota / 3);
+    let third = tokio::time::timeout(PATIENCE, third).await;
+    assert!(third.is_ok(), "the quota is not used");
+    drop(third);
+    meanwhile().await;
+    let rest = async { while tasks.join_next().await.is_some() {} };
+    let rest = tokio::time::timeout(PATIENCE, rest).await;
+    assert!(rest.is_ok(), "nobody says that the quota is used up");
+    *used.borrow()
+}
+
+async fn use_up(mut owner: Owner, quota: u64, used: watch::Sender<u64>) {
+    let rule = Arc::new(Rule::sliding(quota, Span::from_secs(3_600)).unwrap());
+    let mut events = owner.ledger.events();
+    loop {
+        let ask = owner.ask(smallvec![term("hour", &rule)]);
+        let Ok(offered) = owner.ledger.offer(vec![ask.clone()]).await else {
+            drop(tokio::time::timeout(Duration::from_millis(100), events.next()).await);
+            continue;
+        };
+        match offered.verdicts.into_iter().next() {
+            Some((_, Verdict::Go { marks })) => {
+                used.send_modify(|used| *used += 1);
+                owner.settle(&crate::backend::Permit { ask, marks }, arrived());
+            }
+            Some((_, Verdict::Wait { after, .. })) if after < Span::from_secs(60) => {
+                let wait = Duration::from_micros(after.0).max(Duration::from_millis(1));
+                drop(tokio::time::timeout(wait, events.next()).await);
+            }
+            Some(_) | None => return,
+        }
+    }
+}
+
 async fn take_permits(mut owner: Owner, log: Arc<Mutex<Checker>>, count: watch::Sender<u64>) {
     let rule = Arc::new(Rule::sliding(LIMIT, WINDOW).unwrap());
     let mut events = owner.ledger.events();
     loop {
+        let asked = Clock::System.at();
         let ask = Ask {
             evidence: Evidence::Report {
                 timeout: Span::from_secs(1),
@@ -90,6 +142,10 @@ async fn take_permits(mut owner: Owner, log: Arc<Mutex<Checker>>, count: watch::
             continue;
         };
         match offered.verdicts.into_iter().next() {
+            // A permit that came late, because this process was held up, must not be used any more.
+            Some((_, Verdict::Go { marks })) if Clock::System.at().since(asked) > USE_WITHIN => {
+                owner.settle(&crate::backend::Permit { ask, marks }, Outcome::Unsent);
+            }
             Some((_, Verdict::Go { marks })) => {
                 let number = {
                     let mut log = log.lock();

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{Evidence, Outcome, OwnerId, Verdict};
-use tollgate_core::replica::{ReplicaSettings, Reply, Request, RowKey, Rules};
+use tollgate_core::replica::{PastUse, ReplicaSettings, Reply, Request, RowKey, Rules};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{
     Clock, Event, Ledger, Liveness, NetworkedSettings, RowEvents, RowStore, StoreError,
@@ -173,8 +173,11 @@ impl RowStore for Connection {
         }
     }
 
-    fn has_used(&self, tag: &str) -> bool {
-        self.world.used_before.contains(&tag)
+    fn past_use(&self, tag: &str) -> PastUse {
+        match self.world.used_before.contains(&tag) {
+            true => PastUse::Unnamed,
+            false => PastUse::Never,
+        }
     }
 }
 
@@ -228,6 +231,11 @@ impl Networked {
             delay: Span::ZERO,
             deadline: Span::from_millis(100),
         }
+    }
+
+    /// How many requests were sent so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.world.last_call.load(Ordering::Relaxed) - 1
     }
 
     fn settings(&self, owner: OwnerId) -> NetworkedSettings {
@@ -445,6 +453,35 @@ async fn rows_that_count_nothing_any_more_are_deleted() {
     assert_eq!(cells(), (1, true), "the limit of five days");
     assert_eq!(owner.peek("days", &day).await.remaining, 1);
     assert_eq!(owner.take_all("entity 1", &rule).await.len(), 2);
+}
+
+/// Somebody else made the store look used before the owner that had used it came back: it was given
+/// again what it had used. Once it has noticed, the limit is closed for everybody, for one window.
+#[tokio::test(start_paused = true)]
+async fn a_wiped_store_that_somebody_else_uses_is_full() {
+    let backend = Networked::new(|_| {});
+    let rule = sliding(3, secs(3_600));
+    let mut old = Owner::new(&backend, 1);
+    for _ in 0..2 {
+        let permit = old.take(smallvec![term("x", &rule)]).await.unwrap();
+        old.settle(&permit, arrived());
+    }
+    old.wait_settled().await;
+    {
+        let now = backend.world.clock.at();
+        let mut stores = backend.world.stores.lock();
+        stores.get_mut(TAG).unwrap().rows_mut(now).clear();
+    }
+    let mut new = Owner::new(&backend, 2);
+    new.take(smallvec![term("x", &rule)]).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(old.take_all("x", &rule).await.len(), 0);
+        assert_eq!(new.take_all("x", &rule).await.len(), 0);
+        assert_eq!(new.take_all("y", &rule).await.len(), 0, "never written");
+        backend.pass(secs(3_000));
+    }
+    assert_eq!(new.take_all("x", &rule).await.len(), 3);
+    assert_eq!(old.take_all("y", &rule).await.len(), 3);
 }
 
 /// Nothing told of damaged rows of a store far away.

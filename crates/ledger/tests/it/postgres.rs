@@ -57,3 +57,24 @@ async fn commits_are_synchronous_whatever_the_server_says() {
         .unwrap();
     assert_eq!(postgres.sql("SELECT DISTINCT setting FROM seen"), "on");
 }
+
+/// The lease in the store was 5 s whatever `node_lease` said.
+#[tokio::test]
+async fn a_registration_lasts_as_long_as_configured() {
+    let mut postgres = Postgres::start();
+    postgres.node_lease = crate::backend::secs(60);
+    let mut owner = crate::backend::Owner::new(&postgres, 1);
+    let rule = crate::backend::sliding(1, crate::backend::secs(10));
+    let taken = smallvec::smallvec![crate::backend::term("x", &rule)];
+    owner.take(taken).await.unwrap();
+    let lease =
+        "SELECT extract(epoch FROM lease_until - clock_timestamp())::int FROM tollgate_owners";
+    // It registers beside the first requests.
+    let mut seconds = postgres.sql(lease);
+    while seconds.is_empty() {
+        tokio::task::yield_now().await;
+        seconds = postgres.sql(lease);
+    }
+    let seconds: i64 = seconds.parse().unwrap();
+    assert!((50..=60).contains(&seconds), "{seconds} s");
+}

@@ -23,6 +23,7 @@ pub(crate) struct Postgres {
     pub(crate) database: String,
     pub(crate) clock: Arc<SlowClock>,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) node_lease: Span,
 }
 
 /// The server of the tests that run now: it ends with the last of them.
@@ -50,6 +51,7 @@ impl Postgres {
             database,
             clock: SlowClock::new(1),
             state_dir: None,
+            node_lease: NetworkedOptions::default().node_lease,
         }
     }
 
@@ -78,6 +80,7 @@ impl Postgres {
         NetworkedOptions {
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
+            node_lease: self.node_lease,
             ..NetworkedOptions::default()
         }
     }

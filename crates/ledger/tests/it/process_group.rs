@@ -306,8 +306,8 @@ impl WireMessage for CellView {
     fn write(&self) -> String {
         let (age, reset) = (span_text(self.window_age), span_text(self.reset_after));
         format!(
-            "{} {} {} {age} {reset}",
-            self.limit, self.used, self.remaining
+            "{} {} {} {} {age} {reset}",
+            self.limit, self.used, self.remaining, self.own_remaining
         )
     }
 
@@ -316,10 +316,13 @@ impl WireMessage for CellView {
             limit: read_u64(words),
             used: read_u64(words),
             remaining: read_u64(words),
+            own_remaining: read_u64(words),
+            in_flight: 0,
             window_age: read_span(words),
             reset_after: read_span(words),
-            // No behaviour reads it.
+            // No behaviour reads these.
             strictness: Strictness::default(),
+            spreads_low: false,
             learned: None,
         }
     }
@@ -371,6 +374,7 @@ impl WireMessage for Option<Event> {
             Some(Event::Recovered) => "back".to_owned(),
             Some(Event::Damaged { rows }) => format!("damaged {rows}"),
             Some(Event::LogHeld { bytes }) => format!("log-held {bytes}"),
+            Some(Event::NotRemembered { why }) => format!("not_remembered {why}"),
             Some(Event::Resync) => "anything".to_owned(),
         }
     }

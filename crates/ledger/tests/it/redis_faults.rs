@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use smallvec::smallvec;
 use tollgate_core::ask::Verdict;
 use tollgate_ledger::redis::RedisAddress;
-use tollgate_ledger::{Ledger, OfferVerdicts, StoreLost};
+use tollgate_ledger::{Ledger, NetworkedOptions, OfferVerdicts, StoreLost};
 use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_host::TempFolder;
 use tollgate_sim::test_servers::RedisServer;
@@ -20,13 +20,13 @@ use crate::load::{LIMIT, Load};
 use crate::redis_server::Redis;
 
 /// Three owners under load.
-fn load(redis: &Redis) -> (Vec<Ledger>, Load) {
+pub(crate) fn load(redis: &Redis) -> (Vec<Ledger>, Load) {
     let ledgers: Vec<Ledger> = (0..3).map(|_| redis.ledger()).collect();
     let load = Load::start(&ledgers);
     (ledgers, load)
 }
 
-fn send(server: &RedisServer, command: &str) {
+pub(crate) fn send(server: &RedisServer, command: &str) {
     let words: Vec<&str> = command.split(' ').collect();
     let reply = server.command(&words).unwrap();
     assert!(reply.starts_with('+'), "{command}: {reply}");
@@ -160,7 +160,7 @@ async fn a_server_that_becomes_a_replica_and_a_master_again_keeps_the_limit() {
     load.judge();
 }
 
-async fn wait_until_lost(ledger: &Ledger) {
+pub(crate) async fn wait_until_lost(ledger: &Ledger) {
     let mut events = ledger.events();
     while ledger.loss().is_none() {
         events.next().await.unwrap();
@@ -245,6 +245,53 @@ async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok(), "new");
 }
 
+/// A host that is new makes a wiped store look like one that is in use. The old one had been granted
+/// again what it had used: 5 of 3 in an hour.
+#[tokio::test]
+async fn a_wiped_store_that_a_new_host_uses_is_full_for_the_others() {
+    let redis = Redis::start();
+    let rule = sliding(3, secs(3_600));
+    let mut old = Owner::new(&redis, 1);
+    for _ in 0..2 {
+        let permit = old.take(smallvec![term("x", &rule)]).await.unwrap();
+        old.settle(&permit, arrived());
+    }
+    old.wait_settled().await;
+    send(&redis.server, "FLUSHALL");
+    let mut new = Owner::new(&redis, 2);
+    new.take(smallvec![term("x", &rule)]).await.unwrap();
+    for owner in [&mut old, &mut new] {
+        for cell in ["x", "y"] {
+            let taken = owner.take(smallvec![term(cell, &rule)]).await;
+            assert!(taken.is_err(), "{cell}");
+        }
+    }
+}
+
+/// The same, and the old host was not running meanwhile: its state folder knows whose rows it used.
+#[tokio::test]
+async fn a_wiped_store_that_a_new_host_uses_is_full_for_a_host_that_returns() {
+    let folder = TempFolder::new("state");
+    let mut redis = Redis::start();
+    let rule = sliding(3, secs(3_600));
+    redis.state_dir = Some(folder.path().to_owned());
+    {
+        let mut old = Owner::new(&redis, 1);
+        let permit = old.take(smallvec![term("x", &rule)]).await.unwrap();
+        old.settle(&permit, arrived());
+        old.wait_settled().await;
+    }
+    send(&redis.server, "FLUSHALL");
+    redis.state_dir = None;
+    let mut new = Owner::new(&redis, 2);
+    new.take(smallvec![term("x", &rule)]).await.unwrap();
+    redis.state_dir = Some(folder.path().to_owned());
+    for owner in [&mut Owner::new(&redis, 3), &mut new] {
+        let taken = owner.take(smallvec![term("x", &rule)]).await;
+        assert!(taken.is_err(), "wiped");
+    }
+}
+
 /// A permit of a long limit is handed out when the replica has it, and not before.
 #[tokio::test]
 async fn a_permit_of_a_long_limit_waits_for_the_replica() {
@@ -252,7 +299,10 @@ async fn a_permit_of_a_long_limit_waits_for_the_replica() {
     let replica = RedisServer::start(&[]);
     let port = redis.server.address().port();
     send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
-    while redis.server.command(&["WAIT", "1", "1000"]).unwrap() != ":1\r\n" {}
+    let mut tries = 0..60;
+    while redis.server.command(&["WAIT", "1", "1000"]).unwrap() != ":1\r\n" {
+        assert!(tries.next().is_some(), "the replica does not follow");
+    }
     let mut owner = Owner::new(&redis, 1);
     let long = sliding(500, secs(86_400));
     owner.take(smallvec![term("x", &long)]).await.unwrap();
@@ -269,6 +319,113 @@ async fn a_permit_of_a_long_limit_waits_for_the_replica() {
     while !is_granted(pin_offer(&mut owner, &long).await) {
         events.next().await.unwrap();
     }
+}
+
+/// A master with a replica that follows it.
+pub(crate) fn with_replica() -> (Redis, RedisServer) {
+    let redis = Redis::start();
+    let replica = RedisServer::start(&[]);
+    let port = redis.server.address().port();
+    send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
+    while redis.server.command(&["WAIT", "1", "1000"]).unwrap() != ":1\r\n" {}
+    (redis, replica)
+}
+
+/// Writes that wait for a replica have a connection of their own. If that one lost replies, every
+/// call of a long limit failed from then on, and the store was lost and back with each of them.
+#[tokio::test]
+async fn a_connection_that_waits_for_replicas_and_lost_replies_is_replaced() {
+    let (redis, _replica) = with_replica();
+    let proxy = FaultProxy::start(redis.server.address(), 1).await.unwrap();
+    let far = redis.open_at(&format!("redis://{}", proxy.address()));
+    let mut owner = Owner::of(&far);
+    let long = sliding(3_000, secs(3_600));
+    for _ in 0..2 {
+        owner.take(smallvec![term("x", &long)]).await.unwrap();
+    }
+    proxy.update(|faults| faults.down.flow = Flow::Drop);
+    let mut events = far.events();
+    while far.loss().is_none() {
+        drop(pin_offer(&mut owner, &long).await);
+    }
+    proxy.clear();
+    let before = far.at();
+    while !is_granted(pin_offer(&mut owner, &long).await) {
+        drop(tokio::time::timeout(Duration::from_millis(50), events.next()).await);
+        assert!(far.at().since(before) < secs(30));
+    }
+}
+
+/// A store that can be read and not written (no memory is free) is not back with every read: `local-share` waits until a loss
+/// has lasted for a while.
+#[tokio::test]
+async fn a_store_that_can_only_be_read_stays_lost() {
+    let redis = Redis::start();
+    let ledger = redis.ledger();
+    let mut owner = Owner::of(&ledger);
+    let rule = sliding(1_000, secs(1));
+    let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    send(&redis.server, "CONFIG SET maxmemory 1");
+    let mut events = ledger.events();
+    while ledger.loss().is_none() {
+        drop(pin_offer(&mut owner, &rule).await);
+    }
+    // It waits to be written, and is tried again and again.
+    owner.settle(&permit, arrived());
+    // Longer than the silence after which a node reads the rows again.
+    let until = ledger.at() + secs(12);
+    while ledger.at() < until {
+        assert!(
+            ledger.loss().is_some(),
+            "back, although nothing can be written"
+        );
+        drop(tokio::time::timeout(Duration::from_millis(20), events.next()).await);
+    }
+    send(&redis.server, "CONFIG SET maxmemory 0");
+    while !is_granted(pin_offer(&mut owner, &rule).await) {
+        drop(tokio::time::timeout(Duration::from_millis(50), events.next()).await);
+        assert!(ledger.at() < until + secs(30), "it does not come back");
+    }
+}
+
+/// A replica that hangs closed every provider, and the store was lost and back in turns. Only what
+/// must be on the replica waits for it, and stays lost until it confirms.
+#[tokio::test]
+async fn a_replica_that_hangs_stops_only_providers_with_long_limits() {
+    let (redis, replica) = with_replica();
+    // The wait for a replica ends by itself: a longer deadline only keeps a busy machine from being taken for a loss.
+    let options = NetworkedOptions {
+        deadline: secs(5),
+        ..redis.options()
+    };
+    let ledger = redis.open_with(&redis.server.url(), &options);
+    let (mut owner, mut asker) = (Owner::of(&ledger), Owner::of(&ledger));
+    let (long, short) = (sliding(3_000, secs(3_600)), sliding(1_000, secs(1)));
+    let other = ledger.provider("other");
+    let mut take_short = async || {
+        let ask = asker.ask(smallvec![term("y", &short)]);
+        is_granted(other.offer(vec![ask]).await)
+    };
+    owner.take(smallvec![term("x", &long)]).await.unwrap();
+    assert!(take_short().await);
+    signal(&replica, Signal::STOP);
+    let mut events = ledger.events();
+    while owner.ledger.loss().is_none() {
+        assert!(!is_granted(pin_offer(&mut owner, &long).await));
+        assert!(take_short().await, "another provider");
+    }
+    let until = ledger.at() + secs(3);
+    while ledger.at() < until {
+        assert!(take_short().await, "another provider");
+        assert!(owner.ledger.loss().is_some(), "back without the replica");
+        assert!(other.loss().is_none());
+        drop(tokio::time::timeout(Duration::from_millis(20), events.next()).await);
+    }
+    signal(&replica, Signal::CONT);
+    while !is_granted(pin_offer(&mut owner, &long).await) {
+        events.next().await.unwrap();
+    }
+    assert!(ledger.loss().is_none());
 }
 
 fn signal(server: &RedisServer, signal: Signal) {

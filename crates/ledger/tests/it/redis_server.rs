@@ -23,6 +23,7 @@ pub(crate) struct Redis {
     pub(crate) server: RedisServer,
     pub(crate) clock: std::sync::Arc<SlowClock>,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) node_lease: Span,
 }
 
 impl Redis {
@@ -31,6 +32,7 @@ impl Redis {
             server: RedisServer::start(&[]),
             clock: SlowClock::new(1),
             state_dir: None,
+            node_lease: NetworkedOptions::default().node_lease,
         }
     }
 
@@ -48,14 +50,19 @@ impl Redis {
         NetworkedOptions {
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
+            node_lease: self.node_lease,
             ..NetworkedOptions::default()
         }
     }
 
     /// One more process, at this address.
     pub(crate) fn open_at(&self, url: &str) -> Ledger {
+        self.open_with(url, &self.options())
+    }
+
+    pub(crate) fn open_with(&self, url: &str, options: &NetworkedOptions) -> Ledger {
         let address = RedisAddress::parse(url).unwrap();
-        Ledger::redis(&address, self.clock(), &self.options()).0
+        Ledger::redis(&address, self.clock(), options).0
     }
 }
 

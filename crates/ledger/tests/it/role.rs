@@ -13,7 +13,8 @@ use tollgate_core::health::{
 };
 use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Clock, Event, Ledger};
+use tollgate_ledger::redis::RedisAddress;
+use tollgate_ledger::{Clock, Event, Ledger, NetworkedOptions};
 
 use crate::backend::{Owner, Permit, arrived, secs, term};
 use crate::child::{reached, report};
@@ -26,7 +27,16 @@ const TOO_OLD: Span = Span::from_millis(500);
 
 const DAY: Span = Span::from_secs(86_400);
 
+/// In a folder of this host, or on a Redis server, with a registration that lapses soon.
 fn owner(folder: &str) -> Owner {
+    if folder.starts_with("redis:") {
+        let address = RedisAddress::parse(folder).unwrap();
+        let options = NetworkedOptions {
+            node_lease: Span::from_millis(500),
+            ..NetworkedOptions::default()
+        };
+        return Owner::of(&Ledger::redis(&address, Clock::System, &options).0);
+    }
     Owner::of(&Ledger::sqlite(folder, Clock::System).unwrap())
 }
 

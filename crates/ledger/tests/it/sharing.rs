@@ -1,7 +1,9 @@
 //! The behaviour of every ledger towards several owners.
 
 use smallvec::smallvec;
-use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
+use tollgate_core::ask::{
+    BlockedBy, LimitReading, Outcome, Reopen, ScopeId, Settle, Term, Verdict, WakeOn,
+};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::Event;
@@ -206,4 +208,88 @@ pub(crate) async fn failures_of_several_owners_are_one_streak(backend: &impl Bac
     let verdicts = one.offer(asks).await;
     let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
     assert!(went(&verdicts[0]) && !went(&verdicts[1]), "only one probe");
+}
+
+/// What is kept for urgent calls of one owner is kept from background calls of every other.
+pub(crate) async fn a_reserve_holds_across_owners(backend: &impl Backend) {
+    let (mut urgent, mut background) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let rule = sliding(10, secs(10));
+    let spares = |reserve| Term {
+        reserve,
+        ..term("x", &rule)
+    };
+    for _ in 0..5 {
+        urgent.take(smallvec![spares(0)]).await.unwrap();
+    }
+    for _ in 0..2 {
+        background.take(smallvec![spares(3)]).await.unwrap();
+    }
+    assert!(background.take(smallvec![spares(3)]).await.is_err());
+    for _ in 0..3 {
+        urgent.take(smallvec![spares(0)]).await.unwrap();
+    }
+    assert!(urgent.take(smallvec![spares(0)]).await.is_err());
+}
+
+/// A response to one owner says how little remains, and until when: all owners keep to it.
+pub(crate) async fn what_a_provider_reports_reaches_other_owners(backend: &impl Backend) {
+    let (mut one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let rule = sliding(10, secs(10));
+    let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
+    let reading = LimitReading {
+        mark: permit.marks[0],
+        remaining: Some(2),
+        reset_after: Some(secs(20)),
+        ..LimitReading::default()
+    };
+    let outcome = Outcome::Arrived {
+        age: Span::ZERO,
+        limited: false,
+        readings: vec![reading],
+    };
+    one.settle(&permit, outcome);
+    one.wait_settled().await;
+    let taken = two.take_all("x", &rule).await;
+    assert_eq!(taken.len(), 2);
+    for permit in &taken {
+        two.settle(permit, arrived());
+    }
+    two.wait_settled().await;
+    assert!(one.take(smallvec![term("x", &rule)]).await.is_err());
+    backend.pass(secs(21));
+    assert_eq!(one.take_all("x", &rule).await.len(), 10);
+}
+
+/// Sleep and degrade mode are scopes of their own: each closes for owners that did not see its reason.
+pub(crate) async fn a_sleep_and_a_degrade_reach_other_owners(backend: &impl Backend) {
+    let (one, mut two) = (Owner::new(backend, 1), Owner::new(backend, 2));
+    let rule = sliding(50, secs(10));
+    for (name, reopen) in [("sleep", Reopen::Probe), ("degrade", Reopen::All)] {
+        let scope = ScopeId::named(&[name]);
+        let mut next = || {
+            // A call that counts in no limit goes by what its owner has heard last.
+            let mut ask = two.ask(smallvec![term("x", &rule)]);
+            ask.scopes.push(scope);
+            ask
+        };
+        let asks = [next(), next(), next()];
+        two.take_ask(asks[0].clone()).await.unwrap();
+        one.send_settle(Settle::Close {
+            scope,
+            age: Span::ZERO,
+            closed_for: Some(secs(30)),
+            reopen,
+        });
+        one.wait_settled().await;
+        assert!(two.take_ask(asks[1].clone()).await.is_err(), "{name}");
+        assert_ne!(two.peek_scope(scope).await, ScopeView::Open, "{name}");
+        let mut events = two.events();
+        one.send_settle(Settle::Open { scope });
+        one.wait_settled().await;
+        assert_eq!(two.peek_scope(scope).await, ScopeView::Open, "{name}");
+        // It may hear of that a little later.
+        while two.take_ask(asks[2].clone()).await.is_err() {
+            assert!(events.next().await.is_some(), "{name}");
+        }
+    }
 }

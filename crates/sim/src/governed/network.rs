@@ -5,7 +5,7 @@
 //! Never: decides. The replicas do.
 
 use tollgate_core::ask::{Ask, OwnerId, Settle};
-use tollgate_core::replica::{Replica, ReplicaActions, ReplicaSettings};
+use tollgate_core::replica::{PastUse, Replica, ReplicaActions, ReplicaSettings};
 use tollgate_core::time::{Micros, Now};
 
 use crate::row_store::{Delivery, SimulatedStore, StoreCounts, StorePlan};
@@ -81,7 +81,10 @@ impl Network {
                 durable: self.plan.durable,
                 rules: self.plan.rules,
             });
-            let replica = replica.used_before(self.plan.knew_provider);
+            let replica = replica.used_before(match self.plan.knew_provider {
+                true => PastUse::Unnamed,
+                false => PastUse::Never,
+            });
             self.replicas.push(replica);
         }
         &mut self.replicas[node.0]

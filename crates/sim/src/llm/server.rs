@@ -25,6 +25,7 @@ use tollgate_core::time::Span;
 
 use super::Shared;
 use super::account::{Account, Advertised, Usage};
+use super::completion;
 use super::wire::{self, LlmDialect, Prompt};
 use crate::real_time;
 
@@ -71,12 +72,14 @@ async fn serve(
             &json!({"error": "no body"}),
         ));
     };
-    let Some(prompt) = Prompt::read(shared.settings.dialect, &path, &body.to_bytes()) else {
-        return Ok(respond(
-            StatusCode::BAD_REQUEST,
-            &[],
-            &json!({"error": {"message": "no JSON"}}),
-        ));
+    let prompt = match Prompt::read(shared.settings.dialect, &path, &body.to_bytes()) {
+        Ok(prompt) => prompt,
+        Err(bad) => {
+            shared.state.lock().bad_requests += 1;
+            let status = StatusCode::from_u16(bad.status).unwrap_or(StatusCode::BAD_REQUEST);
+            let body = json!({"error": {"message": bad.message, "type": "invalid_request_error"}});
+            return Ok(respond(status, &[], &body));
+        }
     };
     let call = match begin(&shared, key, prompt) {
         Ok(call) => call,
@@ -85,10 +88,12 @@ async fn serve(
     if call.prompt.stream {
         return Ok(stream(shared, call));
     }
-    let used = call.prompt.usage();
-    real_time::sleep(shared.settings.token_time.scale_up(used.output, 1)).await;
+    let used = call.prompt.usage(shared.settings.output);
+    let takes = shared.settings.token_time.scale_up(used.output, 1);
+    real_time::sleep(shared.settings.first_token).await;
+    real_time::sleep(takes).await;
     finish(&shared, &call, used);
-    let body = wire::completion(shared.settings.dialect, &call.prompt.model, used);
+    let body = completion::whole(&call.prompt, used);
     Ok(respond(StatusCode::OK, &call.headers, &body))
 }
 
@@ -107,8 +112,10 @@ fn begin(shared: &Shared, key: String, prompt: Prompt) -> Result<Call, Response<
         return Err(respond(status, &[], &body));
     }
     if state.unpaid.contains(&key) {
-        let body = json!({"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "You exceeded your current quota"}});
-        return Err(respond(StatusCode::TOO_MANY_REQUESTS, &[], &body));
+        state.unpaid_calls += 1;
+        let (status, body) = wire::unpaid(dialect);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::PAYMENT_REQUIRED);
+        return Err(respond(status, &[], &body));
     }
     let tier = state.tier;
     let name = (key, prompt.model.clone());
@@ -162,7 +169,8 @@ fn finish(shared: &Shared, call: &Call, used: Usage) {
     let now = shared.now();
     let mut state = shared.state.lock();
     if let Some(account) = state.accounts.get_mut(&call.account) {
-        account.finish(call.bound, used, now);
+        let counted = call.prompt.counted(shared.settings.dialect, used);
+        account.finish(call.bound, counted, now);
     }
 }
 
@@ -171,14 +179,18 @@ fn stream(shared: Arc<Shared>, call: Call) -> Response<Body> {
     let (sender, receiver) = mpsc::channel(8);
     let head = call.headers.clone();
     tokio::spawn(async move {
-        let (dialect, used) = (shared.settings.dialect, call.prompt.usage());
-        let first = wire::first_event(dialect, used);
+        let (dialect, used) = (
+            shared.settings.dialect,
+            call.prompt.usage(shared.settings.output),
+        );
+        real_time::sleep(shared.settings.first_token).await;
+        let first = completion::first_events(&call.prompt, used);
         let mut is_gone = !first.is_empty() && sender.send(Bytes::from(first)).await.is_err();
         let mut produced = 0;
         while produced < used.output && !is_gone {
             real_time::sleep(shared.settings.token_time).await;
             produced += 1;
-            let event = wire::token_event(dialect);
+            let event = completion::token_event(&call.prompt);
             is_gone = sender.send(Bytes::from(event)).await.is_err();
         }
         let used = Usage {
@@ -186,7 +198,7 @@ fn stream(shared: Arc<Shared>, call: Call) -> Response<Body> {
             ..used
         };
         finish(&shared, &call, used);
-        let last = wire::last_events(dialect, used, call.prompt.include_usage);
+        let last = completion::last_events(dialect, &call.prompt, used);
         sender.send(Bytes::from(last)).await.ok();
     });
     let body = ChannelBody { receiver }.boxed();

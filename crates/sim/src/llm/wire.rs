@@ -1,4 +1,4 @@
-//! Requests and responses of language models, in the words of each provider.
+//! Requests, limits and rejections of language models, in the words of each provider.
 //!
 //! Promises: pure; headers, bodies and events have the shape of their real models (public
 //! documentation and recorded responses). What a request does not state is not guessed.
@@ -7,6 +7,8 @@
 
 use serde_json::{Value, json};
 use tollgate_core::time::{Span, Wall};
+
+pub use super::completion::Shape;
 
 use super::account::{Advertised, Usage};
 
@@ -27,13 +29,33 @@ pub enum LlmDialect {
     Gemini,
 }
 
+impl LlmDialect {
+    /// By the name of its preset.
+    #[must_use]
+    pub fn named(name: &str) -> Option<LlmDialect> {
+        Some(match name {
+            "openai" => LlmDialect::OpenAi,
+            "azure_openai" => LlmDialect::AzureOpenAi,
+            "groq" => LlmDialect::Groq,
+            "anthropic" => LlmDialect::Anthropic,
+            "mistral" => LlmDialect::Mistral,
+            "gemini" => LlmDialect::Gemini,
+            _ => return None,
+        })
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     /// The model.
     pub model: String,
+    /// How its response is written.
+    pub shape: Shape,
     /// Tokens of the prompt: a quarter of its characters.
     pub input: u64,
+    /// How many of them the provider has in its cache: `sim_cached` in the request.
+    pub cached: u64,
     /// The most that the completion may have.
     pub bound: Option<u64>,
     /// As a stream of events.
@@ -41,48 +63,132 @@ pub struct Prompt {
     /// With usage at the end of the stream.
     pub include_usage: bool,
     /// How long the completion gets: `sim_output` in the request, which only the provider reads.
-    pub wanted: u64,
+    pub wanted: Option<u64>,
+    /// The tool that is called in place of a text: the first one of a request that does not end with
+    /// the result of one.
+    pub tool: Option<String>,
+}
+
+/// A request that the provider does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRequest {
+    /// The status of its response.
+    pub status: u16,
+    /// Why.
+    pub message: &'static str,
 }
 
 impl Prompt {
     /// Reads a request. `path` names the model of some providers.
-    #[must_use]
-    pub fn read(dialect: LlmDialect, path: &str, body: &[u8]) -> Option<Prompt> {
-        let json: Value = serde_json::from_slice(body).ok()?;
+    ///
+    /// # Errors
+    /// If the provider would not take it.
+    pub fn read(dialect: LlmDialect, path: &str, body: &[u8]) -> Result<Prompt, BadRequest> {
+        let Ok(json) = serde_json::from_slice::<Value>(body) else {
+            return Err(BadRequest {
+                status: 400,
+                message: "no JSON",
+            });
+        };
+        let shape = Shape::of(dialect, path);
+        reject_unknown(dialect, shape, &json)?;
         let number = |value: &Value| value.as_u64();
-        let bounds = ["max_completion_tokens", "max_tokens"];
+        let bounds = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
         let bound = bounds.iter().find_map(|name| number(&json[*name]));
         let bound = bound.or_else(|| number(&json["generationConfig"]["maxOutputTokens"]));
-        let in_path = path
-            .rsplit('/')
-            .next()
-            .and_then(|last| last.split(':').next());
-        let model = match dialect {
-            LlmDialect::Gemini => in_path.map(str::to_owned),
-            _ => json["model"].as_str().map(str::to_owned),
-        };
+        let model = model_in_path(dialect, path).or_else(|| {
+            let named = json["model"].as_str()?;
+            Some(named.trim_start_matches("models/").to_owned())
+        });
         let mut chars = 0;
         for field in ["messages", "contents", "system", "input", "prompt"] {
             chars += text_chars(&json[field]);
         }
-        Some(Prompt {
+        let input = chars.div_ceil(4);
+        Ok(Prompt {
             model: model.unwrap_or_default(),
-            input: chars.div_ceil(4),
+            shape,
+            input,
+            cached: number(&json["sim_cached"]).unwrap_or(0).min(input),
             bound,
             stream: json["stream"] == json!(true) || path.contains(":stream"),
             include_usage: json["stream_options"]["include_usage"] == json!(true),
-            wanted: number(&json["sim_output"]).unwrap_or(16),
+            wanted: number(&json["sim_output"]),
+            tool: tool(&json),
         })
     }
 
-    /// What it uses, once it is known.
+    /// What it uses, once it is known; `otherwise` is the length of a completion whose request does not
+    /// say.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self, otherwise: u64) -> Usage {
+        let wanted = self.wanted.unwrap_or(otherwise);
         Usage {
             input: self.input,
-            output: self.wanted.min(self.bound.unwrap_or(u64::MAX)),
+            output: wanted.min(self.bound.unwrap_or(u64::MAX)),
         }
     }
+
+    /// Of what it uses, what its provider counts.
+    #[must_use]
+    pub fn counted(&self, dialect: LlmDialect, used: Usage) -> Usage {
+        let free = match dialect {
+            LlmDialect::Groq | LlmDialect::Anthropic => self.cached,
+            LlmDialect::OpenAi
+            | LlmDialect::AzureOpenAi
+            | LlmDialect::Mistral
+            | LlmDialect::Gemini => 0,
+        };
+        Usage {
+            input: used.input - free.min(used.input),
+            ..used
+        }
+    }
+}
+
+/// The option of a stream that its endpoint does not know is an error, as at the real ones.
+fn reject_unknown(dialect: LlmDialect, shape: Shape, json: &Value) -> Result<(), BadRequest> {
+    let asks = !json["stream_options"]["include_usage"].is_null();
+    let status = match (dialect, shape) {
+        (LlmDialect::Mistral, _) => 422,
+        (_, Shape::Responses) => 400,
+        (LlmDialect::Anthropic, _) => 400,
+        _ => return Ok(()),
+    };
+    if !asks {
+        return Ok(());
+    }
+    Err(BadRequest {
+        status,
+        message: "Unknown parameter: 'stream_options.include_usage'.",
+    })
+}
+
+/// `/v1beta/models/NAME:generateContent`, `/openai/deployments/NAME/chat/completions`.
+fn model_in_path(dialect: LlmDialect, path: &str) -> Option<String> {
+    let before = match dialect {
+        LlmDialect::Gemini => "/models/",
+        LlmDialect::AzureOpenAi => "/deployments/",
+        LlmDialect::OpenAi | LlmDialect::Groq | LlmDialect::Anthropic | LlmDialect::Mistral => {
+            return None;
+        }
+    };
+    let (_, after) = path.split_once(before)?;
+    let name = after.split(['/', ':']).next()?;
+    Some(name.to_owned())
+}
+
+fn tool(json: &Value) -> Option<String> {
+    let last = json["messages"].as_array().and_then(|all| all.last());
+    let is_result = last.is_some_and(|last| {
+        last["role"] == json!("tool") || last["content"][0]["type"] == json!("tool_result")
+    });
+    let first = json["tools"].get(0).filter(|_| !is_result)?;
+    let named = [&first["function"]["name"], &first["name"]];
+    named
+        .iter()
+        .find_map(|name| name.as_str())
+        .map(str::to_owned)
 }
 
 /// The characters of all texts in a value.
@@ -205,64 +311,25 @@ pub fn rejection(dialect: LlmDialect, limits: &[(&str, Advertised)], wait: Span)
     }
 }
 
-/// The body of a complete response.
+/// The response to a key whose account is empty.
 #[must_use]
-pub fn completion(dialect: LlmDialect, model: &str, used: Usage) -> Value {
-    let text = "word ".repeat(usize::try_from(used.output.min(64)).unwrap_or(64));
+pub fn unpaid(dialect: LlmDialect) -> (u16, Value) {
     match dialect {
-        LlmDialect::Anthropic => json!({"type": "message", "role": "assistant", "model": model,
-            "content": [{"type": "text", "text": text}], "stop_reason": "end_turn",
-            "usage": {"input_tokens": used.input, "output_tokens": used.output}}),
-        LlmDialect::Gemini => json!({"candidates": [{"content": {"parts": [{"text": text}]}}],
-            "usageMetadata": {"promptTokenCount": used.input, "candidatesTokenCount": used.output, "totalTokenCount": used.input + used.output}}),
-        LlmDialect::OpenAi | LlmDialect::AzureOpenAi | LlmDialect::Groq | LlmDialect::Mistral => {
-            json!({"id": "chatcmpl-1", "object": "chat.completion", "model": model,
-                "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": used.input, "completion_tokens": used.output, "total_tokens": used.input + used.output}})
-        }
-    }
-}
-
-/// The event of one more token, and the events of the end.
-#[must_use]
-pub fn token_event(dialect: LlmDialect) -> String {
-    match dialect {
-        LlmDialect::Anthropic => "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"word \"}}\n\n".to_owned(),
-        LlmDialect::Gemini => "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"word \"}]}}]}\n\n".to_owned(),
-        _ => "data: {\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"}}]}\n\n".to_owned(),
-    }
-}
-
-/// The first event of a stream, if it has one of its own.
-#[must_use]
-pub fn first_event(dialect: LlmDialect, used: Usage) -> String {
-    match dialect {
-        LlmDialect::Anthropic => format!(
-            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"usage\":{{\"input_tokens\":{},\"output_tokens\":1}}}}}}\n\n",
-            used.input
+        LlmDialect::OpenAi | LlmDialect::AzureOpenAi | LlmDialect::Groq => (
+            429,
+            json!({"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "You exceeded your current quota"}}),
         ),
-        _ => String::new(),
-    }
-}
-
-/// The last events of a stream.
-#[must_use]
-pub fn last_events(dialect: LlmDialect, used: Usage, include_usage: bool) -> String {
-    let total = used.input + used.output;
-    match dialect {
-        LlmDialect::Anthropic => format!(
-            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\"usage\":{{\"output_tokens\":{}}}}}\n\nevent: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n",
-            used.output
+        LlmDialect::Anthropic => (
+            400,
+            json!({"type": "error", "error": {"type": "invalid_request_error",
+                "message": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits."}}),
         ),
-        LlmDialect::Gemini => format!(
-            "data: {{\"usageMetadata\":{{\"promptTokenCount\":{},\"candidatesTokenCount\":{},\"totalTokenCount\":{total}}}}}\n\n",
-            used.input, used.output
+        LlmDialect::Mistral => (402, json!({"message": "Payment required"})),
+        LlmDialect::Gemini => (
+            429,
+            json!({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED",
+                "message": "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing."}}),
         ),
-        _ if include_usage => format!(
-            "data: {{\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{total}}}}}\n\ndata: [DONE]\n\n",
-            used.input, used.output
-        ),
-        _ => "data: [DONE]\n\n".to_owned(),
     }
 }
 
@@ -284,7 +351,7 @@ mod tests {
             (2, Some(9), true, true)
         );
         assert_eq!(
-            prompt.usage(),
+            prompt.usage(16),
             Usage {
                 input: 2,
                 output: 9
@@ -301,7 +368,41 @@ mod tests {
             (prompt.model.as_str(), prompt.input, prompt.bound),
             ("pro", 2, Some(7))
         );
-        assert_eq!(Prompt::read(LlmDialect::OpenAi, "/", b"no json"), None);
+        assert!(Prompt::read(LlmDialect::OpenAi, "/", b"no json").is_err());
+    }
+
+    /// As the real providers do: these endpoints send usage by themselves, and reject the option.
+    #[test]
+    fn the_option_of_streams_is_rejected_where_the_provider_does() {
+        let body = br#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
+        let status = |dialect, path| {
+            Prompt::read(dialect, path, body)
+                .err()
+                .map(|bad| bad.status)
+        };
+        let chat = "/v1/chat/completions";
+        assert_eq!(status(LlmDialect::OpenAi, chat), None);
+        assert_eq!(status(LlmDialect::Groq, chat), None);
+        assert_eq!(status(LlmDialect::OpenAi, "/v1/responses"), Some(400));
+        assert_eq!(status(LlmDialect::Mistral, chat), Some(422));
+        assert_eq!(status(LlmDialect::Anthropic, "/v1/messages"), Some(400));
+    }
+
+    #[test]
+    fn a_model_is_named_by_the_path_or_the_body() {
+        let model = |dialect, path: &str| {
+            let body = br#"{"model":"models/b"}"#;
+            Prompt::read(dialect, path, body).unwrap().model
+        };
+        let gemini = "/v1beta/models/p:streamGenerateContent";
+        assert_eq!(model(LlmDialect::Gemini, gemini), "p");
+        assert_eq!(
+            model(LlmDialect::Gemini, "/v1beta/openai/chat/completions"),
+            "b"
+        );
+        let azure = "/openai/deployments/d/chat/completions";
+        assert_eq!(model(LlmDialect::AzureOpenAi, azure), "d");
+        assert_eq!(model(LlmDialect::AzureOpenAi, "/openai/v1/responses"), "b");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::Server;
+use super::{Server, libfaketime};
 use crate::test_host::{TempFolder, free_address};
 
 /// Where distributions put the programs of each version.
@@ -21,7 +21,22 @@ const PROGRAMS: &str = "/usr/lib/postgresql";
 pub struct PostgresServer {
     server: Server,
     address: SocketAddr,
+    /// By how much its clock differs from the machine's, such as `+30s`.
+    clock: Option<String>,
+    /// Unmounted after the server has ended, and before the folder is removed.
+    disk: Option<SmallDisk>,
     folder: TempFolder,
+}
+
+/// A small file system at this place.
+#[derive(Debug)]
+struct SmallDisk(PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let mut unmount = Command::new("umount");
+        drop(unmount.arg("-l").arg(&self.0).output());
+    }
 }
 
 impl PostgresServer {
@@ -33,20 +48,52 @@ impl PostgresServer {
     /// If it does not start.
     #[must_use]
     pub fn start(settings: &[&str]) -> PostgresServer {
-        let folder = TempFolder::new("postgres");
+        PostgresServer::make(TempFolder::new("postgres"), settings, &[])
+    }
+
+    fn make(folder: TempFolder, settings: &[&str], options: &[&str]) -> PostgresServer {
         let data = folder.path().join("data");
         give_to_postgres(folder.path());
         let mut init = as_user("initdb");
         init.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"])
             .args(["--no-locale", "-D"])
-            .arg(&data);
+            .arg(&data)
+            .args(options);
         check(&mut init);
         let settings = settings.iter().map(|one| format!("{one}\n"));
         let settings: String = settings.collect();
         let file = data.join("postgresql.conf");
         let before = fs::read_to_string(&file).unwrap_or_default();
         fs::write(&file, before + &settings).unwrap_or_else(|error| panic!("{error}"));
-        PostgresServer::on(folder)
+        PostgresServer::on(folder, None)
+    }
+
+    /// The same on a file system of so many bytes, which is unmounted with it; `None` where this user
+    /// may not mount one.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn start_on_small_disk(megabytes: u32) -> Option<PostgresServer> {
+        let folder = TempFolder::new("postgres");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o"]);
+        mount.arg(format!("size={megabytes}m")).arg("none");
+        let mounted = mount.arg(folder.path()).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let disk = Some(SmallDisk(folder.path().to_owned()));
+        let mut server = PostgresServer::make(folder, &["fsync=off"], &["--wal-segsize=1"]);
+        server.disk = disk;
+        Some(server)
+    }
+
+    /// Where its files are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A standby of this server, which follows it.
@@ -56,6 +103,16 @@ impl PostgresServer {
     /// If it does not start.
     #[must_use]
     pub fn standby(&self) -> PostgresServer {
+        self.standby_on_clock(None)
+    }
+
+    /// The same on a host whose clock differs, such as by `+30s` (libfaketime).
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn standby_on_clock(&self, clock: Option<&str>) -> PostgresServer {
         let folder = TempFolder::new("postgres");
         give_to_postgres(folder.path());
         let mut copy = as_user("pg_basebackup");
@@ -63,15 +120,19 @@ impl PostgresServer {
             .args(["-p", &self.address.port().to_string(), "-D"])
             .arg(folder.path().join("data"));
         check(&mut copy);
-        PostgresServer::on(folder)
+        PostgresServer::on(folder, clock)
     }
 
-    fn on(folder: TempFolder) -> PostgresServer {
+    fn on(folder: TempFolder, clock: Option<&str>) -> PostgresServer {
+        let clock = clock.map(str::to_owned);
         let address = free_address();
-        let server = launch(&folder, address).unwrap_or_else(|error| panic!("{error}"));
+        let server =
+            launch(&folder, address, clock.as_deref()).unwrap_or_else(|error| panic!("{error}"));
         PostgresServer {
             server,
             address,
+            clock,
+            disk: None,
             folder,
         }
     }
@@ -122,7 +183,8 @@ impl PostgresServer {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        self.server = launch(&self.folder, self.address).unwrap_or_else(|error| panic!("{error}"));
+        self.server = launch(&self.folder, self.address, self.clock.as_deref())
+            .unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Runs SQL and returns what it prints.
@@ -132,6 +194,16 @@ impl PostgresServer {
     /// If the server rejects it.
     #[must_use]
     pub fn sql(&self, database: &str, sql: &str) -> String {
+        self.try_sql(database, sql)
+            .unwrap_or_else(|errors| panic!("{sql}: {errors}"))
+    }
+
+    /// Runs SQL and returns what it prints, or the server's errors.
+    ///
+    /// # Panics
+    ///
+    /// If `psql` is missing.
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
         let mut psql = as_user("psql");
         psql.args([
             "-h",
@@ -150,13 +222,29 @@ impl PostgresServer {
             "-c",
             sql,
         ]);
-        let output = check(&mut psql);
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        let output = run(&mut psql);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
     }
 }
 
-fn launch(folder: &TempFolder, address: SocketAddr) -> Result<Server, String> {
-    let mut command = as_user("postgres");
+fn launch(folder: &TempFolder, address: SocketAddr, clock: Option<&str>) -> Result<Server, String> {
+    let mut command = match clock {
+        None => as_user("postgres"),
+        Some(clock) => {
+            // Set by a program that runs as that user: the library's files must be that user's.
+            let mut command = as_user_run(Path::new("env"));
+            command
+                .arg(format!("LD_PRELOAD={}", libfaketime().display()))
+                .arg(format!("FAKETIME={clock}"))
+                .arg("FAKETIME_DONT_FAKE_MONOTONIC=1")
+                .arg(programs().join("postgres"));
+            command
+        }
+    };
     command
         .arg("-D")
         .arg(folder.path().join("data"))
@@ -169,7 +257,10 @@ fn launch(folder: &TempFolder, address: SocketAddr) -> Result<Server, String> {
 
 /// A program of Postgres, run as the user `postgres` if this one is root.
 fn as_user(program: &str) -> Command {
-    let program = programs().join(program);
+    as_user_run(&programs().join(program))
+}
+
+fn as_user_run(program: &Path) -> Command {
     let mut command = if is_root() {
         let mut command = Command::new("setpriv");
         command
@@ -207,11 +298,15 @@ fn give_to_postgres(folder: &Path) {
     }
 }
 
-fn check(command: &mut Command) -> Output {
+fn run(command: &mut Command) -> Output {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().unwrap_or_else(|error| {
+    command.output().unwrap_or_else(|error| {
         panic!("{program} could not be started: {error}; `make tools` installs postgresql")
-    });
+    })
+}
+
+fn check(command: &mut Command) -> Output {
+    let output = run(command);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");
     output

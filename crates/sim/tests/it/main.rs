@@ -12,6 +12,7 @@ mod utilisation;
 mod arrived;
 mod networked;
 mod networked_rules;
+mod short_lived;
 mod order;
 mod outage;
 mod estimate;
