@@ -1,4 +1,4 @@
-"""What the profiles' `run` programs share: processes, providers, calls, and the table of results.
+"""What the profiles' `run` programs share: processes, servers, providers, calls, and the table of results.
 
 Promises: loopback and free ports only; everything lives in one temporary folder; every process that
 was started is stopped by its own pid, also after an error or SIGTERM; exit 0 only if every id of
@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,18 @@ def environment(values: dict[str, str]) -> dict[str, str]:
     """Only what a program needs: no proxy, key or TOLLGATE_ variable of the user's shell."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     return {**kept, "NO_COLOR": "1", **values}
+
+
+def program(name: str, package: str) -> str:
+    """Where a program of the host is."""
+    found = shutil.which(name)
+    assert found, f"{name} is missing; Debian: apt-get install {package}"
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 class Process:
@@ -138,9 +151,11 @@ class Response:
         return self.ended - self.began
 
 
-def call(address: str, path: str, headers: dict[str, str] | None = None, method: str = "GET", body: object = None) -> Response:
-    """One HTTP request on a connection of its own."""
-    connection = http.client.HTTPConnection(address, timeout=CALL_TIMEOUT)
+def call(
+    address: str, path: str, headers: dict[str, str] | None = None, method: str = "GET", body: object = None, ip: str = ""
+) -> Response:
+    """One HTTP request on a connection of its own, from this address of the host."""
+    connection = http.client.HTTPConnection(address, timeout=CALL_TIMEOUT, source_address=(ip, 0) if ip else None)
     data = None if body is None else json.dumps(body).encode()
     sent = {"Connection": "close", **({"Content-Type": "application/json"} if data else {}), **(headers or {})}
     began = time.monotonic()
@@ -301,6 +316,68 @@ class Sim:
         call(self.address, "/-/reset", method="POST")
 
 
+class Server:
+    """A real server of another project in a folder of its own, which can be killed and started again with what it had stored."""
+
+    def __init__(self, profile: Profile, name: str, command: Sequence[str], ready: str, folder: Path, port: int) -> None:
+        self.port = port
+        self._start = lambda: profile._start(name, command, {}, folder)
+        self._ready = ready
+        self.start()
+
+    def start(self) -> None:
+        self._log_before = len(self.process.log()) if hasattr(self, "process") else 0
+        self.process = self._start()
+        wait_until(f"{self._ready} in its log", lambda: self._says() or self._ended())
+
+    def _says(self) -> bool:
+        return any(self._ready in line for line in self.process.lines) or self._ready in self.process.log()[self._log_before :]
+
+    def _ended(self) -> bool:
+        assert self.process.child.poll() is None, self.process.log()[-2000:]
+        return False
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+def redis_server(profile: Profile, *options: str) -> Server:
+    """A durable Redis: what it has acknowledged survives kill -9."""
+    folder, port = profile.new_folder("redis"), free_port()
+    command = [program("redis-server", "redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
+    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
+    return Server(profile, "redis", command, "Ready to accept connections", folder, port)
+
+
+class Postgres(Server):
+    """A new cluster; where this runs as root, it belongs to the user `postgres`, since Postgres refuses root."""
+
+    def __init__(self, profile: Profile) -> None:
+        folder, port = profile.new_folder("postgres"), free_port()
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres", "postgres")
+            profile.temporary.chmod(0o755)
+        self.data = folder / "data"
+        subprocess.run([*_postgres("initdb"), "-A", "trust", "-U", "postgres", "-D", str(self.data)], cwd="/", check=True, capture_output=True)
+        command = [*_postgres("postgres"), "-D", str(self.data), "-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1"]
+        super().__init__(profile, "postgres", command, "database system is ready to accept", folder, port)
+        self.url = f"postgres://postgres@127.0.0.1:{port}/postgres"
+
+    def sql(self, text: str) -> list[list[str]]:
+        """What a query prints, split into rows and columns."""
+        command = [*_postgres("psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-At", "-v", "ON_ERROR_STOP=1", "-c", text]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [line.split("|") for line in done.stdout.splitlines()]
+
+
+def _postgres(name: str) -> list[str]:
+    """A program of Postgres, of the newest version that is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    path = str(found[-1]) if found else program(name, "postgresql")
+    return [path] if os.geteuid() else ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", path]
+
+
 class Daemon:
     """`tollgate serve` with the configuration of the profile, on free ports."""
 
@@ -360,6 +437,10 @@ class Profile:
     scenarios: list[tuple[Callable[[], None], tuple[str, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(sys.modules["__main__"].__doc__, end="")
+            print("\nTOLLGATE_BIN and TOLLGATE_SIM name built programs; without them they are built.")
+            sys.exit(0)
         self.began = time.monotonic()
         self.tollgate_bin, self.sim_bin = programs()
         self.temporary = Path(tempfile.mkdtemp(prefix=f"tollgate-{self.name}-"))
@@ -465,6 +546,10 @@ class Profile:
     def run(self) -> int:
         """Runs the scenarios, prints the table, and returns the exit code."""
         wanted = sys.argv[1:]  # names of scenarios, to run some of them while working on a profile
+        names = [f.__name__ for f, _ in self.scenarios]
+        if unknown := [name for name in wanted if name not in names]:
+            print(f"{self.name} has no scenario {', '.join(unknown)}; it has {', '.join(names)}", file=sys.stderr)
+            return 2
         chosen = [(f, ids) for f, ids in self.scenarios if not wanted or f.__name__ in wanted]
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as pool:

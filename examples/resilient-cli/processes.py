@@ -94,11 +94,12 @@ def several_processes() -> None:
         f"{report['arrivals']} calls, 429s {report['violations']}" + "".join(errors)[-200:],
     )
 
-    shared = cli.sim("--rule", "bucket 35/1s burst 35", "--rule", "in-flight 4")
-    store = cli.state()
-    gateways = [cli.serve(env(shared.url), state=store) for _ in range(2)]
+    # Ten a second: with four at a time the quota, and not the machine, is what holds the calls.
+    shared = cli.sim("--rule", "bucket 10/1s burst 10", "--rule", "in-flight 4")
+    store, ten = cli.state(), to_set("tmdb.rate_base=10", "tmdb.bucket_cap=10")
+    gateways = [cli.serve(env(shared.url), *ten, state=store) for _ in range(2)]
+    spare = cli.serve(env(shared.url), *ten, state=store)
     ends = time.monotonic() + 6
-    spare = cli.serve(env(shared.url), state=store)
 
     def press(which: int, caller: int) -> None:
         number = 0
@@ -113,13 +114,16 @@ def several_processes() -> None:
     killer.start()
     together([lambda w=w, c=c: press(w, c) for w in range(3) for c in range(6)])
     report = shared.report()
-    percent = report["scopes"][0]["rules"][0]["quota"]["percent"]
-    held = report["violations"] == 0 and percent >= 60
+    # A bucket is used fully while the calls on their way fit into its burst. A process that is killed takes what it had under
+    # way with it: four permits at most, which may have been counted and never sent.
+    quota = report["scopes"][0]["rules"][0]["quota"]
+    lost = quota["allowed"] - quota["accepted"]
+    held = report["violations"] == 0 and lost <= 4
     cli.check(
         "A13",
-        "three gateways on one folder, one killed: within the limit, and the others use it",
+        "three gateways on one folder, one killed: within the limit, and the others use all of it",
         held,
-        f"{report['accepted']} calls, {percent:.0f} % of the quota, 429s {report['violations']}",
+        f"{quota['accepted']} of {quota['allowed']} calls that the bucket allowed, 429s {report['violations']}",
     )
     cli.check("A18", "scenario 6: processes side by side keep one rate", held, f"429s {report['violations']}")
 

@@ -1,9 +1,11 @@
-"""Lifetimes, fixed and adaptive (S8, S13)."""
+"""Lifetimes, fixed and adaptive, and the cache that hosts share (S8, S12, S13)."""
 
 import time
 
-from harness import Received, Reply, gaps
-from sportmonks import sports, STRIP, env, variant, metrics, get, gaps_pairs
+from harness import Received, Reply, gaps, redis_server, wait_until
+from sportmonks import STRIP, TOKEN, env, gaps_pairs, get, metrics, sports, variant
+
+PASSWORD = "password-of-redis"
 
 
 @sports.scenario("S8", "S14")
@@ -82,3 +84,37 @@ def adaptive_lifetimes() -> None:
     content["tag"] = "two"
     waits = fetched(6)[-2:]
     sports.check("S13", "x 0.5 when the content has changed", 0.4 < waits[1] / waits[0] < 0.68, " ".join(f"{wait:.2f}" for wait in waits))
+
+
+@sports.scenario("S12")
+def shared_cache() -> None:
+    """REDIS_HOST, REDIS_PORT and REDIS_PASSWORD, as the document names them; each host has a ledger of its own."""
+    sim = sports.sim(*STRIP)
+    redis = redis_server(sports, "--requirepass", PASSWORD)
+    variables = {"REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(redis.port), "REDIS_PASSWORD": PASSWORD}
+    hosts = [sports.serve(env(sim.url, **variables)) for _ in range(2)]
+    sources = [get(hosts[0], "teams/1").source]
+    time.sleep(0.3)
+    sources.append(get(hosts[1], "teams/1").source)
+    held = sources == ["upstream", "cache"] and len(sim.log()) == 1
+    sports.check("S12", "with REDIS_HOST, _PORT and _PASSWORD a second host serves what the first has fetched", held, f"{' '.join(sources)}, {len(sim.log())} call")
+    apart = sports.serve(env(sim.url))
+    alone = [get(apart, "teams/1").source for _ in range(2)]
+    sports.check("S12", "without them the cache is local", alone == ["upstream", "cache"], " ".join(alone))
+    redis.kill()
+    lost = get(hosts[1], "teams/2")
+    again = [get(hosts[1], "teams/2").source for _ in range(2)]
+    held = lost.status == 200 and lost.seconds < 5 and again == ["cache", "cache"]
+    sports.check("S12", "Redis killed: calls go on, and responses are cached in memory", held, f"{lost.status} in {lost.seconds * 1000:.0f} ms, then {' '.join(again)}")
+    redis.start()
+
+    def is_shared() -> bool:
+        number = len(sim.log())
+        get(hosts[1], f"teams/back{number}")
+        time.sleep(0.3)  # a response is stored after it was passed on
+        return get(hosts[0], f"teams/back{number}").source == "cache"
+
+    wait_until("the hosts share their cache again", is_shared)
+    sports.check("S12", "Redis back: they share again", True, "by itself")
+    logs = "".join(host.log() for host in hosts)
+    sports.check("S12", "the token of SportMonks is sent, and neither it nor Redis's password is in a log", TOKEN not in logs and PASSWORD not in logs, "no line")

@@ -3,12 +3,10 @@
 import hashlib
 import hmac
 import json
-import shutil
-import socket
 import threading
 import time
 
-from harness import Received, Reply, to_set, together, wait_until
+from harness import Received, Reply, redis_server, to_set, together, wait_until
 from sportmonks import HERE, sports, STRIP, env, variant, metrics, alerts, get
 
 
@@ -66,7 +64,7 @@ def degrade() -> None:
 def degrade_by_our_own_count() -> None:
     sim = sports.sim(*STRIP)
     config = variant(
-        ("limit: 3000, period: 1h, algorithm: token-bucket, burst: 3000", "limit: 500, period: 10s, algorithm: token-bucket, burst: 500"),
+        ("limit: 3000, period: 1h, algorithm: token-bucket, burst: 3000", "limit: 3000, period: 1m, algorithm: token-bucket, burst: 500"),
         ("limit: 3000, period: 1h, algorithm: sliding-window", "limit: 100000, period: 1h, algorithm: sliding-window"),
     )
     daemon = sports.serve(env(sim.url), config=config)
@@ -196,14 +194,7 @@ def alerts_and_webhooks() -> None:
 
 @sports.scenario("S13")
 def limits_shared_through_redis() -> None:
-    program = shutil.which("redis-server")
-    assert program, "redis-server is missing; Debian: apt-get install redis-server"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = sports.new_folder("redis")
-    redis = sports._start("redis", [program, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)], {}, folder)
-    redis.line("Ready to accept connections")
+    port = redis_server(sports).port
     sim = sports.sim(*STRIP, "--rule", "first-use 40/1h")
     config = variant(
         ("degrade: { below: 200, recover: 400 }", "degrade: off"),

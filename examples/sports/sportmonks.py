@@ -11,8 +11,6 @@ sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 HERE = Path(__file__).resolve().parent
 sports = Profile("sports", HERE, [f"S{n}" for n in range(1, 16)])
 sports.notes = [
-    "S4: with the document's two equal limits a reported count is used for degrade mode and alerts, but lowers neither limit; the row shows it with one limit",
-    "S12: the cache of this run is local; a cache shared in Redis (REDIS_HOST) is not part of this profile yet",
     "S2, S6, S13: where a row says so, the numbers are smaller than 3000 an hour and the times shorter; S2, S6 and S8 show the document's",
 ]
 BASE = "/sportmonks/v3/football"

@@ -1,0 +1,1 @@
+"""The document's service: an API (`main`) and its Celery tasks (`tasks`)."""
