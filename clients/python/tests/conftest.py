@@ -14,6 +14,8 @@ import pytest
 
 import tollgate
 
+PATIENCE = 30
+
 CONFIG = """
 guards:
   ip:   { limit: 10,  period: 1m, burst: 5,  by: ip }
@@ -27,11 +29,15 @@ callers: { app: { token: canary-app-token } }
 
 
 class Provider:
-    """A provider whose log is the judge: what arrived, with headers."""
+    """A provider whose log is the judge: what arrived, with headers.
+
+    Responses of ``/held`` wait until ``let_go`` is set.
+    """
 
     def __init__(self) -> None:
         self.requests: List[Tuple[str, str, dict]] = []
-        seen = self.requests
+        self.let_go = threading.Event()
+        seen, let_go = self.requests, self.let_go
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -40,6 +46,8 @@ class Provider:
                 length = int(self.headers.get("content-length") or 0)
                 body = self.rfile.read(length)
                 seen.append((self.command, self.path, dict(self.headers.items())))
+                if self.path == "/held":
+                    let_go.wait(PATIENCE)
                 status = 302 if self.path == "/moved" else 200
                 self.send_response(status)
                 if status == 302:
@@ -64,6 +72,7 @@ class Provider:
         return Counter(path for _, path, _ in self.requests)
 
     def stop(self) -> None:
+        self.let_go.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

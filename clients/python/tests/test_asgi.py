@@ -213,8 +213,22 @@ def test_the_application_keeps_headers_of_its_own(daemon, http):
 
 @pytest.mark.parametrize(
     "options",
-    [{"on_unavailable": "maybe"}, {"trusted_proxies": ["nonsense"]}, {"exempt_paths": "/health"}],
+    [
+        {"on_unavailable": "maybe"},
+        {"trusted_proxies": ["nonsense"]},
+        {"exempt_paths": "/health"},
+        {"client": tollgate.Client("127.0.0.1:1")},
+    ],
 )
 def test_wrong_options_are_told(options):
     with pytest.raises(tollgate.BadRequest):
         tollgate.RateLimitMiddleware(None, **options)
+
+
+def test_a_user_may_be_a_number():
+    """As an id of a database is; it was a TypeError, and so a 500."""
+    for user, asked in ((0, ["0"]), (17, ["17"]), ("a", ["a"]), ("", []), (None, [])):
+        middleware = tollgate.RateLimitMiddleware(
+            None, tollgate.AsyncClient("127.0.0.1:1"), ip=None, api=None, identify=lambda _: user
+        )
+        assert [ask["identifier"] for ask in middleware._asks({"headers": []})] == asked

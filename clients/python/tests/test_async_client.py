@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
+import threading
 
 import pytest
 
@@ -73,6 +77,34 @@ def test_a_cancelled_wait_takes_nothing(daemon, client, used):
     assert used(client, "single") == 1
 
 
+@pytest.mark.parametrize("name", ["wide", "single"])
+def test_cancelled_at_any_moment_no_permit_stays_open(name, daemon, client, used):
+    """Tasks that are cancelled before, while and after their grant is sent. A cancellation is never
+    lost either, as it is by `wait_for` up to Python 3.11."""
+    dice = random.Random(14)
+
+    async def main() -> int:
+        granted = 0
+        async with daemon.async_client() as own:
+            for _ in range(40):
+                tasks = [asyncio.ensure_future(own.acquire(name, timeout=PATIENCE)) for _ in range(5)]
+                for task in tasks:
+                    await asyncio.sleep(dice.random() * 0.003)
+                    is_cancelled = task.cancel()
+                    try:
+                        await (await task).release()
+                        granted += 1
+                        assert not is_cancelled
+                    except asyncio.CancelledError:
+                        assert is_cancelled
+            while (await own.get_status(name))["permits"]["open"]:
+                await asyncio.sleep(0.02)
+        return granted
+
+    granted = run(main())
+    assert used(client, name) == 0, granted
+
+
 def sum_of(queue: dict) -> int:
     return int(queue["high"]) + int(queue["normal"]) + int(queue["low"])
 
@@ -127,16 +159,94 @@ def test_a_client_works_in_one_loop_after_another(daemon):
     async def main() -> int:
         permit = await own.acquire("wide")
         await permit.report(status=200)
-        return len(own._pool._idle)
+        return len(own._pool._state().idle)
 
     assert [run(main()), run(main())] == [1, 1]
+    assert len(own._pool._states) == 1, "loops that are over are forgotten"
+
+
+def test_threads_with_a_loop_each_share_one_client(daemon, client, used):
+    """Untyped errors, in 5 of 60 calls: one loop waited for a connection of the other."""
+    own = daemon.async_client()
+    errors: list = []
+
+    async def one() -> None:
+        async with await own.acquire("wide", timeout=PATIENCE) as permit:
+            await permit.report(status=200)
+
+    async def main() -> None:
+        for _ in range(3):
+            done = await asyncio.gather(*(one() for _ in range(20)), return_exceptions=True)
+            errors.extend(error for error in done if error is not None)
+        await own.close()
+
+    threads = [threading.Thread(target=lambda: run(main())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert errors == []
+    assert used(client, "wide") == 4 * 3 * 20
+    assert client.get_status("wide")["permits"]["open"] == 0
+
+
+def test_a_forked_process_has_connections_of_its_own(daemon, client, used):
+    """Also if the fork is within a loop with connections; those stay the parent's."""
+    own = daemon.async_client()
+
+    async def call() -> None:
+        async with await own.acquire("wide", timeout=PATIENCE) as permit:
+            await permit.report(status=200)
+
+    async def main() -> None:
+        await call()
+        (kept,) = own._pool._state().idle
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(PATIENCE)  # a child that blocks dies, and the test fails
+            thread = threading.Thread(target=lambda: (run(call()), os._exit(0)))
+            thread.start()
+            thread.join()
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        await call()
+        assert own._pool._state().idle == [kept]
+        await own.close()
+
+    run(main())
+    assert used(client, "wide") == 3
+
+
+def test_the_connections_of_a_parent_end_although_a_forked_process_lives(daemon):
+    """The child's copies would keep the places of the daemon taken."""
+    own = daemon.async_client()
+
+    async def main() -> None:
+        await own.acquire("wide")
+        (_, writer), = own._pool._state().idle
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(PATIENCE)
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+        os.close(read_end)
+        descriptor = writer.get_extra_info("socket").fileno()
+        while os.readlink(f"/proc/{pid}/fd/{descriptor}") != os.devnull:
+            await asyncio.sleep(0.01)
+        os.close(write_end)
+        os.waitpid(pid, 0)
+        await own.close()
+
+    run(main())
 
 
 def test_a_connection_that_was_closed_is_replaced(daemon):
     async def main() -> None:
         async with daemon.async_client() as own:
             await own.acquire("wide")
-            own._pool._idle[0][1].transport.abort()
+            own._pool._state().idle[0][1].transport.abort()
             await asyncio.sleep(0)
             await own.acquire("wide")
 

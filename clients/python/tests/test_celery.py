@@ -187,7 +187,7 @@ def test_c5_a_task_takes_a_permit_of_a_provider(tasks, daemon):
 
 
 def test_a_task_called_as_a_function_is_limited_too(tasks, daemon, monkeypatch):
-    monkeypatch.setattr("tollgate.tasks._default_client", daemon.client())
+    monkeypatch.setattr("tollgate.tasks._default._client", daemon.client())
     assert tasks.plain(21) == 42
     assert tasks.unbound() == "called"
 
@@ -290,3 +290,25 @@ def test_wrong_options_are_told(options):
         tollgate.rate_limited("a", **options)
     with pytest.raises(tollgate.BadRequest):
         tollgate.rate_limited(lambda: None)
+    asking = tollgate.AsyncClient("127.0.0.1:1")
+    for use in (tollgate.QueueManager, lambda client: tollgate.rate_limited("a", client=client)):
+        with pytest.raises(tollgate.BadRequest) as wrong:
+            use(asking)
+        assert "tollgate.Client()" in str(wrong.value)
+
+
+def test_a_coroutine_is_told_and_not_run_without_its_permit():
+    async def transcribe() -> None:
+        pass
+
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        tollgate.rate_limited("a")(transcribe)
+    assert "`transcribe`" in str(wrong.value) and "AsyncClient" in wrong.value.hint
+
+
+def test_a_countdown_has_a_bound():
+    """A hundredfold wait was an OverflowError after 154 retries, and no date long before that."""
+    rules = tollgate.tasks._TaskRules(factor=100.0)
+    assert [rules.countdown(retries) for retries in (0, 1, 2)] == [1.0, 100.0, 10_000.0]
+    assert [rules.countdown(retries) for retries in (3, 200, 10**9)] == [86_400.0] * 3
+    assert tollgate.tasks._TaskRules(factor=1.0).countdown(10**9) == 1.0

@@ -163,6 +163,11 @@ def test_c11_several_guards_are_all_or_none(client):
         (("x",), {"priority": "urgent!"}),
         (("x",), {"wait": "no"}),
         (("x",), {"wait": 0}),
+        (("x",), {"entity": ""}),
+        (("x",), {"entity": object()}),
+        (("x",), {"caller": 5}),
+        (("\ud800",), {}),
+        (("x",), {"timeout": True}),
     ],
 )
 def test_wrong_arguments_are_typed_errors_and_nothing_is_counted(client, used, arguments, options):
@@ -185,6 +190,50 @@ def test_unknown_names_are_told(client):
         client.report("p", status=99)
 
 
+@pytest.mark.parametrize(
+    "arguments, options",
+    [
+        (("",), {}),
+        ((None,), {"status": 200}),
+        ((5,), {"status": 200}),
+        (("p",), {"status": "200"}),
+        (("p",), {"status": True}),
+        (("p",), {"status": 200, "headers": ["retry-after"]}),
+        (("p",), {"status": 200, "body": {"a": 1}}),
+        (("p",), {"error": 5}),
+        (("p", object()), {}),
+        (("p",), {"status": 200, "cost": {"tokens": object()}}),
+    ],
+)
+def test_wrong_reports_are_typed_errors(arguments, options):
+    """Nothing is sent: there is no daemon at this address."""
+    client = tollgate.Client("127.0.0.1:1")
+    with pytest.raises(BadRequest) as wrong:
+        client.report(*arguments, **options)
+    assert wrong.value.hint
+    with pytest.raises(BadRequest):
+        client.release(arguments[0] if not isinstance(arguments[0], str) else "")
+
+
+@pytest.mark.parametrize("asks", [[], "ab", 5, None, iter([{"guard": "ip"}]), ["ip"]])
+def test_wrong_asks_are_typed_errors(asks):
+    with pytest.raises(BadRequest):
+        tollgate.Client("127.0.0.1:1").acquire_all(asks)
+
+
+def test_a_value_that_json_does_not_have_is_a_typed_error(client):
+    with pytest.raises(BadRequest) as wrong:
+        client.acquire_all([{"guard": "ip", "identifier": object()}])
+    assert "object" in str(wrong.value)
+
+
+def test_a_capacity_names_what_says_no(client):
+    for _ in range(5):
+        client.acquire("x", wait=False).report(status=200)
+    capacity = client.capacity("x")
+    assert not capacity and str(capacity.limit) == "5/1h" and capacity.reason == "limit"
+    assert capacity.retry_in > 3000
+
 def test_s11_metrics_and_alerts_of_the_daemon(client):
     with client.acquire("x") as permit:
         permit.report(status=200)
@@ -200,6 +249,21 @@ def test_s11_metrics_and_alerts_of_the_daemon(client):
     for wrong in (5, ""):
         with pytest.raises(BadRequest):
             client.metrics(wrong)
+
+
+def test_s11_permits_of_one_entity_have_its_limit(make_daemon, provider):
+    """One call an hour for each entity: a second one of the same is denied, and named."""
+    shared = f"name: shared\nupstream: {provider.url}\nlimits: [{{ limit: 1, period: 1h, per: entity }}]\n"
+    with make_daemon(shared).client() as client:
+        for entity in ("a", "b"):
+            client.acquire("shared", entity=entity, wait=False).report(status=200)
+            assert not client.capacity("shared", entity=entity)
+            with pytest.raises(RateLimitExceeded) as denied:
+                client.acquire("shared", entity=entity, wait=False)
+            assert str(denied.value.limit) == "1/1h" and denied.value.retry_in > 3000
+        assert client.capacity("shared", entity="c")
+        assert {"a", "b"} <= set(client.get_status("shared")["entities"])
+        assert client.metrics("a")["entities"]["a"]["tokens_remaining"] == 0
 
 
 def test_costs_have_every_unit_of_the_server(make_daemon, provider):
@@ -242,8 +306,31 @@ def test_nothing_shows_the_token(daemon):
     assert secret not in str(wrong.value)
 
 
+def test_members_of_another_type_are_left_out():
+    """Something else on the address may send anything; the error is typed, or the member absent."""
+    from tollgate import _replies as replies
+    from tollgate._wire import Reply
+
+    address = tollgate.Client("127.0.0.1:1").address
+    body = b'{"granted": true, "permit": 5, "waited": "long", "remaining": [], "limit": 7, "decision": {}}'
+    grant = replies.grant_of(Reply(200, {}, body, True), address, {"provider": "x"})
+    assert (grant.permit, grant.waited, grant.remaining, grant.limit) == (None, 0.0, None, None)
+    assert grant.decision == "allow" and grant.provider == "x"
+    denied = body.replace(b'"waited"', b'"retry_in"').replace(b"true", b"false")
+    with pytest.raises(RateLimitExceeded) as error:
+        replies.grant_of(Reply(429, {}, denied, True), address, {})
+    assert error.value.retry_in is None and error.value.limit is None
+
+
+@pytest.mark.parametrize("token", [5, b"secret", "a\nb"])
+def test_wrong_tokens_are_told(token):
+    with pytest.raises(BadRequest) as wrong:
+        tollgate.Client("127.0.0.1:1", token=token)
+    assert wrong.value.hint and "secret" not in str(wrong.value)
+
+
 @pytest.mark.parametrize(
-    "url", ["ftp://h", "http://", "http://h:99999", "http://h/v1", "http://a:b@h", "http://h?x=1"]
+    "url", [5, "ftp://h", "http://", "http://h:99999", "http://h/v1", "http://a:b@h", "http://h?x=1"]
 )
 def test_wrong_addresses_are_told(url):
     with pytest.raises(BadRequest) as wrong:
@@ -265,6 +352,13 @@ def test_a_daemon_that_is_away_is_a_typed_error():
         b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n-a\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-6\r\n",  # had no end
+        b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n",
+        b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"0" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000,
     ],
 )
 def test_something_else_on_the_address_is_a_typed_error(response):
@@ -366,6 +460,22 @@ def test_a_fork_under_a_held_lock_does_not_block(client):
         if pid == 0:
             signal_alarm()
             client.acquire("wide").report(status=200)
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_fork_under_the_lock_of_the_default_client_does_not_block(daemon, monkeypatch):
+    """Celery forks its workers while other threads of the parent may ask for the client."""
+    from tollgate import tasks
+
+    monkeypatch.setenv("TOLLGATE_ADMIN", daemon.admin)
+    default = tasks._DefaultClient()
+    monkeypatch.setattr(tasks, "_default", default)
+    with default._lock:
+        pid = os.fork()
+        if pid == 0:
+            signal_alarm()
+            tasks.default_client().acquire("wide").report(status=200)
             os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tollgate
+from tollgate.daemon import STOP_WITHIN
 from conftest import environment, write
 
 ROOT = Path(__file__).parent.parent
@@ -146,7 +147,60 @@ def test_a_local_daemon_stops_with_its_block(make_daemon):
     assert is_running(daemon.pid) and "127.0.0.1" in repr(daemon)
     daemon.stop()
     assert not is_running(daemon.pid)
+    assert daemon._process.stdin.closed and daemon._process.stdout.closed
     daemon.stop()
+
+
+def test_a_local_daemon_stops_although_a_forked_worker_lives(make_daemon):
+    """The worker held the pipe whose end stops the daemon: 15 seconds, then SIGKILL."""
+    daemon = make_daemon("name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1h]\n")
+    with daemon.client() as client:
+        client.acquire("x").report(status=200)
+    read_end, write_end = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.close(write_end)
+        os.read(read_end, 1)  # lives until the test lets it go
+        os._exit(0)
+    os.close(read_end)
+    try:
+        began = time.monotonic()
+        daemon.stop()
+        assert time.monotonic() - began < STOP_WITHIN / 2 and not is_running(daemon.pid)
+        assert daemon._process.returncode == 0, "ended by SIGTERM, not killed"
+        assert is_running(worker)
+    finally:
+        os.close(write_end)
+        os.waitpid(worker, 0)
+
+
+def test_a_local_daemon_ends_with_a_killed_program_although_a_forked_worker_lives(tmp_path):
+    """Nobody writes a line then: the pipe has to end, so the worker must not hold it."""
+    code = f"""
+        import os, tollgate
+        daemon = tollgate.local({str(tmp_path / "state")!r})
+        worker = os.fork()
+        if worker == 0:
+            os.read(0, 1)  # lives until the test lets it go
+            os._exit(0)
+        print(daemon.pid, worker, flush=True)
+        os.kill(os.getpid(), 9)
+    """
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    daemon, worker = (int(pid) for pid in program.stdout.readline().split())
+    program.wait(PATIENCE)
+    try:
+        assert is_running(worker)
+        assert ends(daemon), "the daemon outlives its program"
+    finally:
+        program.stdin.close()
+        program.stdout.close()
+        assert ends(worker)
 
 
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(1)", "os._exit(0)", "os.kill(0, 9)"])
@@ -186,6 +240,16 @@ def test_a_daemon_that_cannot_start_says_why(tmp_path, monkeypatch):
     with pytest.raises(tollgate.TollgateUnavailable) as failed:
         tollgate.local(tmp_path / "state")
     assert "PATH" in str(failed.value)
+
+
+def test_a_folder_or_a_list_that_is_none_is_told(tmp_path):
+    file = write(tmp_path / "file", "")
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        tollgate.local(file / "state")
+    assert str(file) in str(wrong.value) and wrong.value.hint
+    for options in ({"providers": "tmdb.yaml"}, {"providers": file}, {"args": "--verbose"}):
+        with pytest.raises(tollgate.BadRequest):
+            tollgate.local(tmp_path / "state", **options)
 
 
 def test_the_library_is_typed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import httpx
 import pytest
@@ -18,6 +19,8 @@ def gateway(make_daemon, provider):
         f"name: site\ndomain: site.test\nupstream: {provider.url}\nlimits: [1000/1h]\n"
         "entities: { from: path }\ncache: { mode: ttl, ttl: 1h }\n",
         f"name: small\ndomain: small.test\nupstream: {provider.url}\nlimits: [1/1h]\n",
+        f"name: shared\ndomain: shared.test\nupstream: {provider.url}\n"
+        "limits: [{ limit: 1, period: 1h, per: entity }]\n",
         config="callers: { app: { token: canary-app-token } }\n",  # tidy:canary
     )
 
@@ -99,19 +102,55 @@ def test_s11_switches_for_all_calls_and_for_one(gateway, provider):
     assert provider.paths() == {"/same": 4}
 
 
-def test_s11_calls_that_may_not_be_shared_are_not(gateway, provider):
-    """Ten identical calls at once: each is sent with `use_deduplication=False`."""
-    async def main() -> None:
-        transport = tollgate.AsyncTransport(
-            gateway.gateway, use_cache=False, use_deduplication=False
-        )
-        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE) as http:
-            calls = (http.get("http://site.test/shared") for _ in range(10))
-            responses = await asyncio.gather(*calls)
-        assert {response.headers["x-tollgate-source"] for response in responses} == {"upstream"}
+@pytest.mark.parametrize("one_call", [False, True])
+@pytest.mark.parametrize("switches", [{}, {"use_deduplication": False}])
+def test_s11_equal_calls_at_once_are_shared_unless_a_switch_says_no(
+    switches, one_call, gateway, provider
+):
+    """The first response is held until the other nine are with the gateway."""
+    for_all, for_one = ({}, switches) if one_call else (switches, {})
+    sent = []
 
-    asyncio.run(main())
-    assert provider.paths() == {"/shared": 10}
+    async def trace(event: str, info: dict) -> None:
+        if event == "http11.send_request_body.complete":
+            sent.append(event)
+
+    async def main() -> list:
+        transport = tollgate.AsyncTransport(gateway.gateway, use_cache=False, **for_all)
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE) as http:
+            extensions = {"trace": trace, "tollgate": for_one}
+            get = (http.get("http://site.test/held", extensions=extensions) for _ in range(10))
+            calls = asyncio.gather(*get)
+            while len(sent) < 10 or not provider.requests:
+                await asyncio.sleep(0.01)
+            for number in range(3):  # the gateway has come to what was sent before these
+                await http.get(f"http://site.test/later{number}")
+            while switches and provider.paths()["/held"] < 10:
+                await asyncio.sleep(0.01)
+            provider.let_go.set()
+            return await calls
+
+    responses = asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE))
+    sources = Counter(response.headers["x-tollgate-source"] for response in responses)
+    assert provider.paths()["/held"] == sources["upstream"]
+    if switches:
+        assert sources == {"upstream": 10}
+    else:
+        assert sources["shared"] >= 5 and sources["upstream"] + sources["shared"] == 10
+
+
+def test_s11_calls_of_one_entity_have_its_limit(gateway, provider):
+    """One call an hour for each entity, for all calls of a transport or for one of them."""
+    with client(gateway, entity="a", timeout=5) as http:
+        assert http.get("http://shared.test/1").status_code == 200
+        denied = http.get("http://shared.test/2")
+        assert denied.status_code == 429 and denied.json()["limit"] == "1/1h"
+        for_one = {"tollgate": {"entity": "b"}}
+        assert http.get("http://shared.test/3", extensions=for_one).status_code == 200
+        assert http.get("http://shared.test/4", extensions=for_one).status_code == 429
+    assert provider.paths() == {"/1": 1, "/3": 1}
+    with gateway.client() as own:
+        assert set(own.get_status("shared")["entities"]) == {"a", "b"}
 
 
 def test_a_rejection_is_a_response_of_the_gateway(gateway, provider):
@@ -170,6 +209,10 @@ def test_fallback_direct_sends_nothing_of_tollgates(provider, caplog):
         ("http://a:b@h", {}),
         (None, {"fallback": "maybe"}),
         (None, {"provider": "a/b"}),
+        (None, {"provider": "a b"}),
+        (None, {"provider": "a?b"}),
+        (None, {"provider": ""}),
+        (None, {"provider": 5}),
         (None, {"colour": "red"}),
         (None, {"timeout": -1}),
         (None, {"use_cache": "never"}),

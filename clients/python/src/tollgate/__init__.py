@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._protocol import Capacity, Reported
+from ._replies import Capacity, Reported
 from .asgi import RateLimitMiddleware
 from .client import AsyncClient, Client, Limiter
 from .errors import (

@@ -25,6 +25,8 @@ class Address:
     def __init__(self, url: Optional[str], token: Optional[str]):
         text = url or os.environ.get("TOLLGATE_ADMIN") or DEFAULT_ADMIN
         try:
+            if not isinstance(text, str):
+                raise ValueError
             parts = urlsplit(text if "://" in text else f"http://{text}")
             host, port = parts.hostname, parts.port
         except ValueError:
@@ -53,10 +55,12 @@ class Address:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
+            if not isinstance(token, (str, type(None))):
+                raise ValueError
             self.head = common_head(f"{shown}:{self.port}", headers)
         except ValueError:
             raise BadRequest(
-                "the token has characters that cannot be sent", hint="is there a line break in it?"
+                "the token is not a text that can be sent", hint="is there a line break in it?"
             ) from None
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ Never: does I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import (
     Any,
     Callable,
@@ -22,8 +22,10 @@ from typing import (
 )
 
 from . import _protocol as protocol
+from . import _replies as replies
 from ._address import Address
-from ._protocol import Ask, Capacity, Cost, Grant, Reported
+from ._protocol import Ask, Cost
+from ._replies import Capacity, Grant, Reported
 from ._wire import Reply, Request
 
 Result = TypeVar("Result")
@@ -48,10 +50,6 @@ class Core:
         guard = f", guard={self._guard!r}" if self._guard else ""
         return f"{type(self).__name__}({self.address.shown!r}{guard})"
 
-    def _addressed(self, request: Request) -> Request:
-        prefix = self.address.prefix
-        return replace(request, path=prefix + request.path) if prefix else request
-
     def _target(
         self,
         identifier: Optional[str],
@@ -73,11 +71,11 @@ class Core:
     ) -> Exchange[Grant]:
         what = self._target(identifier, provider, url, guard)
         request = protocol.acquire(what, **options)
-        return Exchange(request, lambda reply: protocol.grant_of(reply, self.address, what))
+        return Exchange(request, lambda reply: replies.grant_of(reply, self.address, what))
 
     def _acquire_all(self, asks: Sequence[Ask], wait: bool, timeout: float) -> Exchange[Grant]:
         request = protocol.acquire_all(asks, wait=wait, timeout=timeout)
-        return Exchange(request, lambda reply: protocol.grant_of(reply, self.address, {}))
+        return Exchange(request, lambda reply: replies.grant_of(reply, self.address, {}))
 
     def _report(
         self,
@@ -92,7 +90,7 @@ class Core:
         request = protocol.report(
             permit, response, status=status, headers=headers, body=body, error=error, cost=cost
         )
-        return Exchange(request, lambda reply: protocol.reported_of(reply, self.address))
+        return Exchange(request, lambda reply: replies.reported_of(reply, self.address))
 
     def _release(self, permit: str) -> Exchange[Dict[str, Any]]:
         return self._checked(protocol.release(permit))
@@ -105,7 +103,7 @@ class Core:
         **options: Any,
     ) -> Exchange[Capacity]:
         request = protocol.capacity(self._target(identifier, provider, url, None), **options)
-        return Exchange(request, lambda reply: protocol.capacity_of(reply, self.address))
+        return Exchange(request, lambda reply: replies.capacity_of(reply, self.address))
 
     def _get_status(
         self, identifier: Optional[str], guard: Optional[str], entity: Optional[str]
@@ -121,7 +119,7 @@ class Core:
         protocol.admin_only(self.address, "metrics")
         return Exchange(
             protocol.metrics(entity, provider),
-            lambda reply: protocol.metrics_of(reply, self.address, entity, provider).get(
+            lambda reply: replies.metrics_of(reply, self.address, entity, provider).get(
                 "metrics", {}
             ),
         )
@@ -130,8 +128,8 @@ class Core:
         protocol.admin_only(self.address, "alerts")
         return Exchange(
             protocol.metrics(None, None),
-            lambda reply: protocol.metrics_of(reply, self.address).get("alerts", []),
+            lambda reply: replies.metrics_of(reply, self.address).get("alerts", []),
         )
 
     def _checked(self, request: Request) -> Exchange[Dict[str, Any]]:
-        return Exchange(request, lambda reply: protocol.checked(reply, self.address))
+        return Exchange(request, lambda reply: replies.checked(reply, self.address))

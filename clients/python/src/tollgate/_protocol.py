@@ -1,31 +1,19 @@
-"""The decision service in values: arguments to requests, replies to results or errors.
+"""What is asked of the decision service, in values: arguments to requests.
 
-Both clients use it, so that they cannot differ. Promises: wrong arguments raise before anything is
-sent; every reply that is not a success raises a typed error.
+Both clients use it, so that they cannot differ; ``_replies`` has what comes back.
+Promises: wrong arguments raise before anything is sent.
 Never: does I/O.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
 
 from ._address import Address
 from ._wire import Reply, Request, WireError
-from .errors import (
-    BadRequest,
-    Limit,
-    NotAllowed,
-    NotFound,
-    NotServed,
-    PermitError,
-    QueueFull,
-    RateLimitExceeded,
-    TollgateError,
-    TollgateUnavailable,
-)
+from .errors import BadRequest, NotServed
 
 #: A number of calls, or amounts by unit such as ``{"tokens": 1200}``.
 Cost = Union[int, Mapping[str, int]]
@@ -33,15 +21,6 @@ Ask = Mapping[str, Any]
 
 #: One day: no limit that Tollgate waits for is worth a longer one.
 TIMEOUT_MAX = 86_400.0
-
-#: What a reply about guards says about what remains.
-RATE_HEADERS = (
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset",
-    "ratelimit",
-    "ratelimit-policy",
-)
 
 #: Never part of a report: they say nothing about limits and are secrets.
 SECRET_HEADERS = frozenset(
@@ -51,49 +30,6 @@ SECRET_HEADERS = frozenset(
 HEADERS_MAX = 512
 #: The part of a body that may say something about limits; error bodies are smaller.
 REPORT_BODY_MAX = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Grant:
-    """A granted request; ``permit`` is ``None`` for guards, whose tokens are not settled."""
-
-    permit: Optional[str]
-    waited: float
-    limit: Optional[Limit]
-    remaining: Optional[int]
-    decision: str
-    use_within: Optional[float]
-    provider: Optional[str]
-    guard: Optional[str]
-    #: of a guard of names: ``wait``, ``retry_delay``, ``retries``, ``factor``, ``max_pending``
-    task: Optional[Mapping[str, Any]] = None
-    #: of guards: ``x-ratelimit-limit`` and so on, as they are sent to callers
-    rate_headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What may go now, without taking it."""
-
-    available: bool
-    retry_in: Optional[float]
-    remaining: Optional[int]
-    state: Optional[str]
-
-    def __bool__(self) -> bool:
-        return self.available
-
-
-@dataclass(frozen=True)
-class Reported:
-    """What a report taught: ``cls`` is ``ok``, ``limited``, … in the words of the server."""
-
-    first: bool
-    cls: Optional[str]
-    retry_in: Optional[float]
-
-
-# ---------------------------------------------------------------- requests
 
 
 def target(
@@ -116,8 +52,8 @@ def target(
         ("url", url),
         ("guard", guard),
     ):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise BadRequest(f"`{name}` must be a text that is not empty", hint="give its name")
+        if value is not None:
+            text(name, value)
     if provider is not None or url is not None:
         if identifier is not None:
             raise BadRequest(
@@ -134,6 +70,13 @@ def target(
             'acquire("203.0.113.7", guard="ip")',
         )
     return {"url": identifier} if "://" in identifier else {"provider": identifier}
+
+
+def text(name: str, value: Any) -> str:
+    """A name, which can be sent."""
+    if isinstance(value, str) and value and not any("\ud800" <= char <= "\udfff" for char in value):
+        return value
+    raise BadRequest(f"`{name}` must be a text that is not empty", hint="give its name")
 
 
 def cost_of(tokens: Cost, *, least: int = 1) -> Any:
@@ -192,16 +135,18 @@ def acquire(
     caller: Optional[str] = None,
 ) -> Request:
     """``POST /v1/acquire`` for one thing."""
-    body = {**what, **_given(entity=entity, priority=priority, caller=caller)}
+    body = {**what, **_texts(entity=entity, priority=priority, caller=caller)}
     cost = cost_of(tokens)
     if cost != 1:
         body["cost"] = cost
-    return _acquire(body, wait, timeout)
+    # Tokens of a guard are not settled, and so not given back.
+    return _acquire(body, wait, timeout, undo=None if "guard" in what else give_back)
 
 
 def acquire_all(asks: Sequence[Ask], *, wait: bool, timeout: float) -> Request:
     """``POST /v1/acquire`` for several guards: all or none."""
-    if not asks or not all(isinstance(ask, Mapping) for ask in asks):
+    is_list = isinstance(asks, (list, tuple)) and len(asks) > 0
+    if not is_list or not all(isinstance(ask, Mapping) for ask in asks):
         raise BadRequest(
             "`asks` is empty or not a list of asks",
             hint='give [{"guard": "ip", "identifier": "203.0.113.7"}]',
@@ -209,13 +154,28 @@ def acquire_all(asks: Sequence[Ask], *, wait: bool, timeout: float) -> Request:
     return _acquire({"asks": [dict(ask) for ask in asks]}, wait, timeout)
 
 
-def _acquire(body: Dict[str, Any], wait: bool, timeout: float) -> Request:
+def _acquire(
+    body: Dict[str, Any],
+    wait: bool,
+    timeout: float,
+    undo: Optional[Callable[[Reply], Optional[Request]]] = None,
+) -> Request:
     timeout = seconds("timeout", timeout)
     body["wait"] = flag("wait", wait)
     if wait:
         body["timeout"] = round(timeout, 3)
     held = timeout if wait else 0.0
-    return Request("POST", "/v1/acquire", body, wait=held, is_repeatable=False)
+    return Request("POST", "/v1/acquire", body, wait=held, is_repeatable=False, undo=undo)
+
+
+def give_back(reply: Reply) -> Optional[Request]:
+    """For a grant that nobody is there to receive; ``None`` if the reply is none."""
+    try:
+        body = reply.json()
+    except WireError:
+        return None
+    permit = body.get("permit") if reply.status == 200 and isinstance(body, dict) else None
+    return release(permit) if isinstance(permit, str) and permit else None
 
 
 def report(
@@ -238,12 +198,17 @@ def report(
             raise BadRequest(
                 "`response` has no status", hint="give status=… and headers=… instead"
             )
-    fields: Dict[str, Any] = {"permit": permit, **_given(status=status, error=error)}
+    if status is not None and (isinstance(status, bool) or not isinstance(status, int)):
+        raise BadRequest("`status` is not a number", hint="give the HTTP status, status=200")
+    fields: Dict[str, Any] = {"permit": text("permit", permit), **_given(status=status)}
+    fields.update(_texts(error=error))
     if headers is not None:
         fields["headers"] = report_headers(headers)
     if body is not None:
-        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-        fields["body"] = text[:REPORT_BODY_MAX]
+        if not isinstance(body, (str, bytes)):
+            raise BadRequest("`body` is not a body", hint="give a text or bytes")
+        part = body[:REPORT_BODY_MAX]
+        fields["body"] = part.decode("utf-8", "replace") if isinstance(part, bytes) else part
     if cost is not None:
         fields["cost"] = cost_of(cost, least=0)
     return Request("POST", "/v1/report", fields)
@@ -251,6 +216,8 @@ def report(
 
 def report_headers(headers: Any) -> Dict[str, List[str]]:
     """The headers of a response without secrets, and only those that can be sent."""
+    if not hasattr(headers, "items"):
+        raise BadRequest("`headers` are not headers", hint='give {"Retry-After": "30"}')
     pairs = headers.multi_items() if hasattr(headers, "multi_items") else headers.items()
     found: Dict[str, List[str]] = {}
     count = 0
@@ -266,7 +233,7 @@ def report_headers(headers: Any) -> Dict[str, List[str]]:
 
 def release(permit: str) -> Request:
     """``POST /v1/release``."""
-    return Request("POST", "/v1/release", {"permit": permit})
+    return Request("POST", "/v1/release", {"permit": text("permit", permit)})
 
 
 def capacity(
@@ -280,7 +247,7 @@ def capacity(
     """``GET /v1/capacity``."""
     if "guard" in what:
         raise BadRequest("a guard has no capacity", hint="ask get_status(identifier, guard=…)")
-    query = {**what, **_given(entity=entity, priority=priority, caller=caller)}
+    query = {**what, **_texts(entity=entity, priority=priority, caller=caller)}
     cost = cost_of(tokens)
     if cost != 1:
         query["cost"] = cost_text(cost)
@@ -302,86 +269,25 @@ def get_status(
     elif "url" in what:
         raise BadRequest("a URL has no status", hint="name the provider, or ask for its capacity")
     else:
-        query = _given(entity=entity)
+        query = _texts(entity=entity)
         path = "/v1/providers/" + quote(what["provider"], safe="")
     return Request("GET", path + ("?" + urlencode(query) if query else ""))
 
 
 def metrics(entity: Optional[str], provider: Optional[str]) -> Request:
     """``GET /api/rate-limit/metrics``."""
-    query = _given(entity=entity, provider=provider)
-    for name, value in query.items():
-        if not isinstance(value, str) or not value:
-            raise BadRequest(f"`{name}` must be a text that is not empty", hint="give its name")
+    query = _texts(entity=entity, provider=provider)
     path = "/api/rate-limit/metrics"
     return Request("GET", path + ("?" + urlencode(query) if query else ""))
 
 
+def _texts(**fields: Optional[str]) -> Dict[str, Any]:
+    """Those that are given; each is a name."""
+    return {name: text(name, value) for name, value in _given(**fields).items()}
+
+
 def _given(**fields: Any) -> Dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-# ----------------------------------------------------------------- replies
-
-
-def grant_of(reply: Reply, address: Address, what: Mapping[str, Any]) -> Grant:
-    """The grant of ``what``, or :class:`RateLimitExceeded`."""
-    body = checked(reply, address)
-    return Grant(
-        permit=body.get("permit"),
-        waited=float(body.get("waited") or 0.0),
-        limit=_limit(body.get("limit")),
-        remaining=body.get("remaining"),
-        decision=str(body.get("decision") or "allow"),
-        use_within=body.get("use_within"),
-        provider=body.get("provider") or what.get("provider"),
-        guard=body.get("guard") or what.get("guard"),
-        task=_task(body),
-        rate_headers=_rate_headers(reply),
-    )
-
-
-def capacity_of(reply: Reply, address: Address) -> Capacity:
-    """The capacity."""
-    body = checked(reply, address)
-    return Capacity(
-        available=bool(body.get("available")),
-        retry_in=body.get("retry_in"),
-        remaining=body.get("remaining"),
-        state=body.get("state"),
-    )
-
-
-def reported_of(reply: Reply, address: Address) -> Reported:
-    """What the report taught."""
-    body = checked(reply, address)
-    return Reported(bool(body.get("first")), body.get("class"), body.get("retry_in"))
-
-
-def metrics_of(
-    reply: Reply, address: Address, entity: Optional[str] = None, provider: Optional[str] = None
-) -> Dict[str, Any]:
-    """The document of the metrics; servers without it are told apart from wrong names."""
-    if reply.status == 404 and _word(reply) == "UnknownEntity":
-        raise _unknown_entity(entity, provider)
-    if reply.status in (404, 405) and _word(reply) != "UnknownProvider":
-        raise NotServed(
-            f"Tollgate at {address.shown} does not serve metrics",
-            hint="a later version of the daemon does; get_status(provider) shows limits and counts",
-        )
-    return checked(reply, address)
-
-
-def _unknown_entity(entity: Optional[str], provider: Optional[str]) -> NotFound:
-    listed = "metrics() lists what has been called"
-    if provider is None:
-        return NotFound(
-            f"no entity `{entity}` has been called", hint=listed, code="UnknownEntity"
-        )
-    what = f"there is no provider `{provider}`"
-    if entity is not None:
-        what += f", or it has no entity `{entity}` that has been called"
-    return NotFound(what, hint=listed, code="UnknownEntity")
 
 
 def admin_only(address: Address, what: str) -> None:
@@ -391,88 +297,3 @@ def admin_only(address: Address, what: str) -> None:
             f"{what} is not served at {address.shown}",
             hint="make a Client of the admin address, http://127.0.0.1:4291",
         )
-
-
-def checked(reply: Reply, address: Address) -> Dict[str, Any]:
-    """The JSON of a success; otherwise the error that it stands for."""
-    try:
-        body = reply.json()
-    except WireError:
-        body = None
-    if not isinstance(body, dict):
-        raise TollgateUnavailable(
-            f"{address.shown} responded with {reply.status} and no JSON",
-            hint="is this the address of Tollgate, and not of another program?",
-        )
-    if 200 <= reply.status < 300:
-        return body
-    error = _error(reply.status, body, address)
-    if isinstance(error, RateLimitExceeded):
-        error.task = _task(body)
-        error.rate_headers = _rate_headers(reply)
-    raise error
-
-
-def _task(body: Dict[str, Any]) -> Optional[Mapping[str, Any]]:
-    task = body.get("task")
-    return task if isinstance(task, dict) else None
-
-
-def _rate_headers(reply: Reply) -> Dict[str, str]:
-    return {name: reply.headers[name] for name in RATE_HEADERS if name in reply.headers}
-
-
-def _error(status: int, body: Dict[str, Any], address: Address) -> TollgateError:
-    code = body.get("error") if isinstance(body.get("error"), str) else None
-    message = str(body.get("message") or f"{address.shown} responded with {status}")
-    hint = body.get("hint") if isinstance(body.get("hint"), str) else None
-    if status == 429 and "granted" in body:
-        return RateLimitExceeded(
-            message,
-            hint=hint,
-            code=code,
-            limit=_limit(body.get("limit")),
-            reason=body.get("reason"),
-            retry_in=body.get("retry_in"),
-            remaining=body.get("remaining"),
-            waited=float(body.get("waited") or 0.0),
-            provider=body.get("provider"),
-            guard=body.get("guard"),
-        )
-    if code == "QueueFull":
-        return QueueFull(message, hint=hint, code=code, retry_in=_retry_in(body))
-    if status in (429, 408) or status >= 500:
-        return TollgateUnavailable(message, hint=hint, code=code, retry_in=_retry_in(body))
-    kind = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: PermitError}.get(status, BadRequest)
-    if status == 404 and code not in (
-        "UnknownProvider",
-        "UnknownGuard",
-        "UnknownPermit",
-        "UnknownEntity",
-    ):
-        kind = NotServed
-    return kind(message, hint=hint, code=code)
-
-
-def _word(reply: Reply) -> Optional[str]:
-    try:
-        word = reply.json().get("error")
-    except (WireError, AttributeError):
-        return None
-    return word if isinstance(word, str) else None
-
-
-def _retry_in(body: Dict[str, Any]) -> Optional[float]:
-    value = body.get("retry_in")
-    if isinstance(value, (int, float)):
-        return float(value)
-    value = body.get("retryIn")  # errors of the gateway are in milliseconds
-    return value / 1000 if isinstance(value, (int, float)) else None
-
-
-def _limit(value: Any) -> Optional[Limit]:
-    if isinstance(value, str):
-        return Limit(value)
-    if not isinstance(value, dict) or not value.get("name"):
-        return None
-    return Limit(str(value["name"]), value.get("limit"), value.get("period"), value.get("scope"))

@@ -7,12 +7,19 @@ Never: does I/O, follows redirects, or uses proxies.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+from .errors import BadRequest
 
 #: A decision has a few hundred bytes; details of a provider with 256 entities some hundred KiB.
 BODY_MAX = 16 * 1024 * 1024
 HEAD_MAX = 64 * 1024
+#: Not `int`, which also takes signs, other digits and underscores; a negative length has no end.
+STATUS = re.compile("[1-9][0-9]{2}")
+LENGTH = re.compile("[0-9]{1,12}")
+CHUNK_LENGTH = re.compile(b"[0-9a-fA-F]{1,8}")
 
 
 class WireError(Exception):
@@ -27,7 +34,8 @@ class ConnectionClosed(WireError):
 class Request:
     """One request; ``wait`` is how long the server may hold it.
 
-    ``is_repeatable``: a second one does not count a second time.
+    ``is_repeatable``: a second one does not count a second time. ``undo``: the request that takes
+    back what a reply has given, for a reply that nobody is there to receive.
     """
 
     method: str
@@ -35,15 +43,24 @@ class Request:
     body: Optional[Dict[str, Any]] = None
     wait: float = 0.0
     is_repeatable: bool = True
+    undo: Optional[Callable[["Reply"], Optional["Request"]]] = None
 
-    def encode(self, head: bytes, *, asks_first: bool = False) -> Tuple[bytes, bytes]:
+    def encode(
+        self, head: bytes, prefix: str = "", *, asks_first: bool = False
+    ) -> Tuple[bytes, bytes]:
         """What is sent at once, and what is sent once the server says ``100 Continue``.
 
-        ``head`` are the headers of every request."""
-        start = f"{self.method} {self.path} HTTP/1.1\r\n".encode("ascii")
+        ``head`` are the headers of every request, ``prefix`` that of every path."""
+        start = f"{self.method} {prefix}{self.path} HTTP/1.1\r\n".encode("ascii")
         if self.body is None:
             return start + head + b"\r\n", b""
-        body = json.dumps(self.body, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            body = json.dumps(self.body, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRequest(
+                f"the request has a value that cannot be sent: {error}",
+                hint="give texts, whole numbers and times in seconds",
+            ) from None
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
         if asks_first:
             return start + head + length + b"Expect: 100-continue\r\n\r\n", body
@@ -79,7 +96,7 @@ class Reply:
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise WireError("the response is not JSON") from None
 
 
@@ -142,7 +159,7 @@ class _Head:
     def parse(text: bytes) -> "_Head":
         lines = text.decode("latin-1").split("\r\n")
         start = lines[0].split(" ", 2)
-        if len(start) < 2 or not start[0].startswith("HTTP/1.") or not start[1].isdigit():
+        if len(start) < 2 or not start[0].startswith("HTTP/1.") or not STATUS.fullmatch(start[1]):
             raise WireError("the response is not HTTP/1.1")
         headers: Dict[str, str] = {}
         for line in lines[1:]:
@@ -160,7 +177,7 @@ class _Head:
         length = self.headers.get("content-length")
         if length is None:
             return bytes(data) if is_closed else None
-        if not length.isdigit() or int(length) > BODY_MAX:
+        if not LENGTH.fullmatch(length) or int(length) > BODY_MAX:
             raise WireError("the length of the response is not one that is accepted")
         return bytes(data[: int(length)]) if len(data) >= int(length) else None
 
@@ -171,10 +188,10 @@ def _chunks(data: bytes) -> Optional[bytes]:
         end = data.find(b"\r\n", at)
         if end < 0:
             return None
-        try:
-            size = int(data[at:end].split(b";")[0], 16)
-        except ValueError:
-            raise WireError("a chunk of the response has no length") from None
+        length = data[at:end].split(b";")[0].strip()
+        if not CHUNK_LENGTH.fullmatch(length):
+            raise WireError("a chunk of the response has no length")
+        size = int(length, 16)
         if size == 0:
             return bytes(body) if data.find(b"\r\n", end + 2) >= 0 else None
         if len(data) < end + 2 + size + 2:

@@ -18,7 +18,7 @@ import math
 import time
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
-from .client import AsyncClient
+from .client import AsyncClient, Client
 from .errors import (
     BadRequest,
     QueueFull,
@@ -70,6 +70,8 @@ class RateLimitMiddleware:
     ):
         if on_unavailable not in ("open", "closed"):
             raise BadRequest("`on_unavailable` is not known", hint='write "open" or "closed"')
+        if isinstance(client, Client):
+            raise BadRequest("`client` is a blocking Client", hint="give tollgate.AsyncClient()")
         if isinstance(exempt_paths, str) or isinstance(trusted_proxies, str):
             raise BadRequest(
                 "`exempt_paths` and `trusted_proxies` are lists", hint='write ["/health"]'
@@ -169,8 +171,8 @@ class RateLimitMiddleware:
             asks.append({"guard": ip, "identifier": _identifier(self._client_ip(scope))})
         if user is not None:
             name = self._identify(scope) if self._identify else self._user_of(scope)
-            if name:
-                asks.append({"guard": user, "identifier": _identifier(name)})
+            if name is not None and name != "":
+                asks.append({"guard": user, "identifier": _identifier(str(name))})
         if api is not None:
             asks.append({"guard": api, "identifier": "global"})
         return asks

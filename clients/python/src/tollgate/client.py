@@ -7,14 +7,14 @@ Never: shows the token, or falls back to no limit by itself.
 
 from __future__ import annotations
 
-import asyncio
-from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _protocol as protocol
-from ._connections import AsyncPool, Pool
+from ._async_connections import AsyncPool
+from ._connections import Pool
 from ._core import Core, Exchange, Result
-from ._protocol import Ask, Capacity, Cost, Reported
+from ._protocol import Ask, Cost
+from ._replies import Capacity, Reported
 from ._wire import Reply, Request
 from .errors import QueueFull, RateLimitExceeded, TollgateUnavailable
 from .permit import AsyncPermit, Permit
@@ -110,7 +110,6 @@ class Client(Core):
         priority: Optional[str] = None,
         caller: Optional[str] = None,
     ) -> Capacity:
-
         """The same question without taking anything."""
         exchange = self._capacity(
             identifier, provider, url, tokens=tokens, entity=entity, priority=priority, caller=caller
@@ -144,7 +143,7 @@ class Client(Core):
 
     def send(self, request: Request) -> Reply:
         """One request to the daemon."""
-        return self._pool.send(self._addressed(request))
+        return self._pool.send(request)
 
     def _run(self, exchange: Exchange[Result]) -> Result:
         return exchange.result(self.send(exchange.request))
@@ -156,12 +155,7 @@ class Client(Core):
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -188,7 +182,10 @@ class Limiter:
 
 
 class AsyncClient(Core):
-    """:class:`Client` for asyncio. A cancelled ``acquire`` takes nothing."""
+    """:class:`Client` for asyncio, for any number of event loops.
+
+    A cancelled ``acquire`` takes nothing: a permit that was on its way is given back.
+    """
 
     def __init__(
         self,
@@ -201,7 +198,6 @@ class AsyncClient(Core):
         super().__init__(url, token, guard)
         timeout = protocol.seconds("connect_timeout", connect_timeout)
         self._pool = AsyncPool(self.address, timeout or CONNECT_TIMEOUT)
-        self._apart: Set["asyncio.Task[Reply]"] = set()
 
     async def acquire(
         self,
@@ -296,39 +292,24 @@ class AsyncClient(Core):
 
     async def send(self, request: Request) -> Reply:
         """One request to the daemon."""
-        return await self._pool.send(self._addressed(request))
+        return await self._pool.send(request)
 
     async def _run(self, exchange: Exchange[Result]) -> Result:
         return exchange.result(await self.send(exchange.request))
 
     async def send_apart(self, request: Request) -> None:
         """Settles a permit in a task of its own; a daemon that is gone settles it by itself."""
-        task = asyncio.ensure_future(self.send(request))
-        self._apart.add(task)
-        task.add_done_callback(self._done_apart)
         try:
-            await asyncio.shield(task)
+            await self._pool.apart(self.send(request))
         except (QueueFull, TollgateUnavailable):
             pass
 
-    def _done_apart(self, task: "asyncio.Task[Reply]") -> None:
-        self._apart.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved: asyncio would print it otherwise
-
     async def close(self) -> None:
-        """Waits for reports under way and closes idle connections."""
-        if self._apart:
-            await asyncio.wait(list(self._apart), timeout=CONNECT_TIMEOUT)
+        """Waits for reports under way and closes the idle connections of this event loop."""
         await self._pool.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self
 
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from time import monotonic
-from types import TracebackType
-from typing import Deque, List, Optional, Sequence, Type, Union
+from typing import Deque, List, Optional, Sequence, Union
 
+from . import _forks
 from ._protocol import seconds
 from .client import AsyncClient, Client
-from .errors import TollgateUnavailable
+from .errors import BadRequest, TollgateUnavailable
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -27,8 +29,8 @@ Path = Union[str, "os.PathLike[str]"]
 LOG_LINES = 50
 #: The daemon lets calls finish for ten seconds.
 STOP_WITHIN = 15.0
-#: The shell waits until its standard input ends, which it does even if this process is killed. It
-#: is the parent of the daemon, so the pid cannot mean another process.
+#: The shell waits for a line, or until its standard input ends, which it does even if this process is
+#: killed. It is the parent of the daemon, so the pid cannot mean another process.
 SCRIPT = '"$@" </dev/null & echo "pid $!"; exec >&- 2>&-; read -r _; kill -TERM $!; wait $!'
 
 
@@ -60,11 +62,19 @@ def local(
     quota. ``providers`` are provider files, ``config`` a tollgate.yaml, ``args`` further options of
     ``tollgate serve``.
     """
+    if isinstance(providers, (str, bytes, os.PathLike)) or isinstance(args, (str, bytes)):
+        raise BadRequest("`providers` and `args` are lists", hint='write providers=["tmdb.yaml"]')
     command = [find_binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     env = dict(os.environ)
     if folder is not None:
         path = os.path.abspath(os.fspath(folder))
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise BadRequest(
+                f"the folder `{path}` cannot be made ({error.strerror})",
+                hint="name a folder that this user can write to",
+            ) from error
         command += ["--store", f"sqlite:{path}"]
         env["TOLLGATE_STATE_DIR"] = path
     for provider in providers:
@@ -99,6 +109,7 @@ class LocalDaemon:
             raise TollgateUnavailable(
                 f"`{command[0]}` cannot be run ({error.strerror})", hint="check TOLLGATE_BIN"
             ) from error
+        _forks.register(self)
         self._reader = threading.Thread(target=self._read, name="tollgate-log", daemon=True)
         self._reader.start()
         atexit.register(self.stop)
@@ -113,18 +124,27 @@ class LocalDaemon:
     def _read(self) -> None:
         """Reads addresses and log to the end, so that the daemon never waits for a full pipe."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            text = line.strip()
-            if text.startswith("pid ") and not self.pid:
-                self.pid = int(text[4:])
-            elif "listens on http://" in text and not self.gateway:
-                self.gateway = text[text.index("http://") :]
-            elif text.startswith("(admin)") and not self.admin:
-                self.admin = text[text.index("http://") :]
-                self._is_started.set()
-            else:
-                self._log.append(text)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._read_line(line.strip())
         self._is_started.set()
+
+    def _read_line(self, text: str) -> None:
+        if text.startswith("pid ") and not self.pid:
+            self.pid = int(text[4:])
+        elif "listens on http://" in text and not self.gateway:
+            self.gateway = text[text.index("http://") :]
+        elif text.startswith("(admin)") and not self.admin:
+            self.admin = text[text.index("http://") :]
+            self._is_started.set()
+        else:
+            self._log.append(text)
+
+    def after_fork(self) -> None:
+        """A forked process holds no end of the pipes: the daemon would outlive its program."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                _forks.cut(pipe.fileno())
 
     def _last_words(self) -> str:
         return "\n".join(list(self._log)[-5:]) or "it said nothing"
@@ -147,31 +167,35 @@ class LocalDaemon:
         if self._owner != os.getpid():
             return
         atexit.unregister(self.stop)
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
-                self._process.stdin.close()  # the shell ends the daemon
-            except OSError:
-                pass
+        self._end_input()
         until = monotonic() + STOP_WITHIN
         try:
             self._process.wait(STOP_WITHIN)
         except subprocess.TimeoutExpired:
             # Two processes of our own, by their ids: the shell still waits for its child.
             if self.pid:
-                os.kill(self.pid, 9)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
             self._process.kill()
             self._process.wait()
         self._reader.join(max(until - monotonic(), 1.0))
 
+    def _end_input(self) -> None:
+        """The shell ends the daemon. A line as well as the end: a process that another library has
+        started from this one may hold a copy of the pipe, which then does not end."""
+        pipe = self._process.stdin
+        if pipe is None or pipe.closed:
+            return
+        with contextlib.suppress(OSError):  # the shell has ended before
+            try:
+                pipe.write("\n")
+            finally:
+                pipe.close()
+
     def __enter__(self) -> "LocalDaemon":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Type, Union
 
 from . import _protocol as protocol
-from ._protocol import Cost, Grant, Reported
+from . import _replies as replies
+from ._protocol import Cost
+from ._replies import Grant, Reported
 from ._wire import Request
 from .errors import Limit, PermitError, QueueFull, TollgateUnavailable
 
@@ -175,7 +177,7 @@ class Permit(_PermitBase):
     ) -> Reported:
         """What became of the call: a response of any HTTP library, or its parts, or an error."""
         request = self._report(response, error, status=status, headers=headers, body=body, cost=cost)
-        reported = protocol.reported_of(self._client.send(request), self._client.address)
+        reported = replies.reported_of(self._client.send(request), self._client.address)
         self._is_settled = True  # only now: after an error the report may be sent again
         return reported
 
@@ -221,7 +223,7 @@ class AsyncPermit(_PermitBase):
     ) -> Reported:
         """As :meth:`Permit.report`."""
         request = self._report(response, error, status=status, headers=headers, body=body, cost=cost)
-        reported = protocol.reported_of(await self._client.send(request), self._client.address)
+        reported = replies.reported_of(await self._client.send(request), self._client.address)
         self._is_settled = True  # only now: after an error the report may be sent again
         return reported
 

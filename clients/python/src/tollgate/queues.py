@@ -13,10 +13,11 @@ from typing import Any, Dict, Optional
 from urllib.parse import quote
 
 from . import _protocol as protocol
+from . import _replies as replies
 from ._wire import Request
 from .client import Client
 from .errors import BadRequest, TollgateUnavailable
-from .tasks import default_client
+from .tasks import blocking, default_client
 
 log = logging.getLogger("tollgate")
 
@@ -38,7 +39,7 @@ class QueueManager:
     ):
         if max_pending is not None:
             protocol.count_of("max_pending", max_pending)
-        self._client = client or default_client()
+        self._client = default_client() if client is None else blocking(client)
         self._app = app
         self._max_pending = max_pending
         self._inspect_timeout = protocol.seconds("inspect_timeout", inspect_timeout)
@@ -48,6 +49,7 @@ class QueueManager:
 
         ``pending`` is a count of your own; without it the broker of ``app`` is asked.
         """
+        protocol.text("name", name)
         protocol.admin_only(self._client.address, "can_submit_task")
         if pending is not None:
             protocol.count_of("pending", pending)
@@ -108,14 +110,14 @@ class QueueManager:
         """Tells the daemon what became of a task: submitted, started, scheduled, finished, failed."""
         if event not in EVENTS:
             raise BadRequest("the event is not known", hint="one of " + ", ".join(EVENTS))
-        if not isinstance(name, str) or not name:
-            raise BadRequest("the queue is not a name", hint='write tell("transcribe", …)')
+        protocol.text("name", name)
+        protocol.text("task_id", task_id)
         protocol.admin_only(self._client.address, "tell")
         body = {"id": task_id, "event": event}
         return self._ask(Request("POST", "/v1/tasks/" + quote(name, safe=""), body))
 
     def _ask(self, request: Request) -> Dict[str, Any]:
-        return protocol.checked(self._client.send(request), self._client.address)
+        return replies.checked(self._client.send(request), self._client.address)
 
     def _log_depth(self, name: str, pending: Optional[int]) -> None:
         depth = "too many" if pending is None else str(pending)

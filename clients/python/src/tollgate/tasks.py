@@ -9,15 +9,18 @@ Never: imports Celery before a task runs.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass, fields, replace
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar, Union
 
+from . import _forks
 from . import _protocol as protocol
 from ._protocol import Cost
-from .client import Client
+from .client import AsyncClient, Client
 from .errors import BadRequest, QueueFull, RateLimitExceeded, TollgateUnavailable
 from .permit import Permit
 
@@ -27,18 +30,42 @@ log = logging.getLogger("tollgate")
 
 #: How long what the daemon says about a guard is remembered; a reload may change it.
 RULES_FOR = 60.0
+#: One day, as the longest wait.
+COUNTDOWN_MAX = protocol.TIMEOUT_MAX
 
-_default_client: Optional[Client] = None
-_default_lock = threading.Lock()
+
+class _DefaultClient:
+    """Made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._client: Optional[Client] = None
+        self.after_fork()
+        _forks.register(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may hold the lock; the client itself survives a fork."""
+        self._lock = threading.Lock()
+
+    def get(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = Client()
+            return self._client
+
+
+_default = _DefaultClient()
 
 
 def default_client() -> Client:
     """The client of the environment; one per process, forks included."""
-    global _default_client
-    with _default_lock:
-        if _default_client is None:
-            _default_client = Client()
-        return _default_client
+    return _default.get()
+
+
+def blocking(client: Union[Client, AsyncClient]) -> Client:
+    """Tasks do not await."""
+    if isinstance(client, AsyncClient):
+        raise BadRequest("`client` is an AsyncClient", hint="give tollgate.Client()")
+    return client
 
 
 @dataclass(frozen=True)
@@ -58,6 +85,13 @@ class _TaskRules:
             if isinstance(value, (int, float)):
                 values[known.name] = value
         return replace(self, **values)
+
+    def countdown(self, retries: int) -> float:
+        """Seconds before the next retry: 1, 2, 4 …, and never more than a day."""
+        if self.factor <= 1.0:
+            return 1.0
+        is_over = retries * math.log(self.factor) > math.log(COUNTDOWN_MAX)  # a power has no bound
+        return COUNTDOWN_MAX if is_over else float(self.factor**retries)
 
     def chosen(self, own: Mapping[str, Any]) -> "_TaskRules":
         """With what the decorator says."""
@@ -87,6 +121,8 @@ def rate_limited(
     ``provider``: 300 s, 60 s, 3 and 2.0."""
     if callable(identifier):
         raise BadRequest("`rate_limited` is used without parentheses", hint="write @rate_limited()")
+    if client is not None:
+        blocking(client)
     protocol.cost_of(tokens)
     if wait is not None:
         protocol.seconds("wait", wait)
@@ -100,6 +136,12 @@ def rate_limited(
     own = {"wait": wait, "retry_delay": retry_delay, "retries": retries, "factor": factor}
 
     def decorate(function: F) -> F:
+        if inspect.iscoroutinefunction(function):
+            raise BadRequest(
+                f"`{function.__name__}` is a coroutine, and would run after its permit is settled",
+                hint="use AsyncClient.acquire() inside of it",
+            )
+
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             task = _current_task(args)
@@ -116,7 +158,7 @@ def rate_limited(
                 if _is_of_celery(error):
                     raise
                 rules = taker.rules()
-                countdown = rules.factor ** (task.request.retries or 0)
+                countdown = rules.countdown(task.request.retries or 0)
                 log.warning("task %s failed (%s)", task.name, type(error).__name__)
                 raise task.retry(
                     exc=error, countdown=countdown, max_retries=rules.retries

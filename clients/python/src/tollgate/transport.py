@@ -57,7 +57,7 @@ class _Router:
         is_known = self.gateway.scheme in ("http", "https") and self.gateway.host
         if not is_known or self.gateway.path != "/" or self.gateway.query or self.gateway.userinfo:
             raise BadRequest("the gateway's address is not valid", hint=f"write {DEFAULT_GATEWAY}")
-        if provider is not None and (not provider or "/" in provider):
+        if provider is not None and any(char in _printable("provider", provider) for char in "/?#% "):
             raise BadRequest("`provider` is not a name", hint='write "tmdb"')
         self.provider = provider
         self.falls_back = fallback == "direct"
@@ -198,7 +198,8 @@ class Transport(httpx.BaseTransport):
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
         self._inner = transport or httpx.HTTPTransport()
-        self._direct: Optional[httpx.BaseTransport] = None
+        # Made at once: threads that find the gateway away would make one each.
+        self._direct = httpx.HTTPTransport() if self._router.falls_back else None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -206,8 +207,7 @@ class Transport(httpx.BaseTransport):
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        if self._direct is None:
-            self._direct = httpx.HTTPTransport()
+        assert self._direct is not None  # `on_unreachable` raises without a fallback
         return self._direct.handle_request(direct)
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class AsyncTransport(httpx.AsyncBaseTransport):
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
         self._inner = transport or httpx.AsyncHTTPTransport()
-        self._direct: Optional[httpx.AsyncBaseTransport] = None
+        self._direct = httpx.AsyncHTTPTransport() if self._router.falls_back else None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -239,8 +239,7 @@ class AsyncTransport(httpx.AsyncBaseTransport):
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        if self._direct is None:
-            self._direct = httpx.AsyncHTTPTransport()
+        assert self._direct is not None  # `on_unreachable` raises without a fallback
         return await self._direct.handle_async_request(direct)
 
     async def aclose(self) -> None:
