@@ -35,7 +35,7 @@ pub(crate) struct AdminClient {
     token: Option<Secret>,
 }
 
-/// No daemon listens there.
+/// No daemon listens there, or it ended before it responded.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no daemon responds on {0}; start one with `tollgate serve`, or give its address with --admin"
@@ -123,6 +123,7 @@ impl AdminClient {
         let stream = TcpStream::connect(self.address)
             .await
             .map_err(|_| NoDaemon(self.address))?;
+        let only_reads = method == Method::GET;
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
         let carried = tokio::spawn(connection);
         let text = body.map(ToString::to_string).unwrap_or_default();
@@ -142,6 +143,10 @@ impl AdminClient {
             // A response that is not HTTP comes from another program.
             if error.is_parse() {
                 return anyhow::Error::new(NotTollgate(self.address));
+            }
+            // A daemon that was killed a moment ago still accepts connections, and resets them.
+            if only_reads {
+                return anyhow::Error::new(NoDaemon(self.address));
             }
             anyhow::Error::new(error).context(format!("{} closed the connection", self.address))
         })?;

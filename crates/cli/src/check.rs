@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tollgate_config::config::CONFIG;
-use tollgate_config::guarantee::{assumption, guarantee, store_assumption};
+use tollgate_config::guarantee::{assumption, guarantee, learned_guarantee, store_assumption};
 use tollgate_config::preset::limit_in_words;
 use tollgate_config::{
     Config, Level, Loaded, PathKind, Problems, Sources, check, disk, raw, shape,
@@ -59,7 +59,10 @@ impl Check {
             if let (true, Ok(loaded)) = (self.live, &outcome) {
                 report.live_findings.extend(run_live(&loaded.config)?);
             }
+            let nothing = outcome.as_ref().ok().map(nothing_configured);
             report.add(outcome);
+            let is_bare = self.paths.is_empty() && report.providers == 0;
+            report.guarantees.extend(nothing.filter(|_| is_bare));
         }
         report.print(&mut crate::out::out(), &mut crate::out::err())
     }
@@ -162,11 +165,13 @@ impl CheckReport {
             for (limit, promise) in lines.chain(last) {
                 self.guarantees.push_str(&format!("  {limit}: {promise}\n"));
             }
-            if let Some(assumed) = assumption(&one.provider) {
-                self.guarantees.push_str(&format!("  {assumed}\n"));
-            }
-            if let Some(assumed) = store_assumption(&loaded.config, &one.provider) {
-                self.guarantees.push_str(&format!("  {assumed}\n"));
+            let further = [
+                learned_guarantee(&one.provider),
+                assumption(&one.provider),
+                store_assumption(&loaded.config, &one.provider),
+            ];
+            for line in further.into_iter().flatten() {
+                self.guarantees.push_str(&format!("  {line}\n"));
             }
         }
         self.problems.extend(loaded.problems);
@@ -205,6 +210,21 @@ impl CheckReport {
             ExitCode::SUCCESS
         })
     }
+}
+
+/// What `serve` would do without a provider file, and how to get one.
+fn nothing_configured(loaded: &Loaded) -> String {
+    let place = match loaded.watched.first() {
+        Some(file) => format!("{file} configures no provider"),
+        None => "there is no ./tollgate.yaml, and no file was named".to_owned(),
+    };
+    let effect = match loaded.config.built_in.is_empty() {
+        true => "without limits",
+        false => "with the limits of the built-in presets only",
+    };
+    format!(
+        "nothing to check: {place}; `tollgate serve` would run {effect}\n  `tollgate init tmdb` writes a tollgate.yaml; `tollgate check FILE` checks any file\n"
+    )
 }
 
 /// `1 call`, `2 calls`.

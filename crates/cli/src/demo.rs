@@ -58,7 +58,7 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// How long it runs; default: until q on a terminal (10 minutes at most), else 20 s
+    /// How long it runs, 10 to 600 s; default: until q on a terminal (10 minutes at most), else 20 s
     #[arg(long, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=SECONDS_MAX))]
     seconds: Option<u64>,
 

@@ -35,10 +35,7 @@ pub(crate) async fn open_ledger(config: &Config) -> anyhow::Result<Ledger> {
 
 /// Like [`open_ledger`], but returns the reason if the store cannot be opened.
 pub(crate) async fn try_open_ledger(config: &Config) -> anyhow::Result<(Ledger, Option<String>)> {
-    let options = || NetworkedOptions {
-        state_dir: Some(PathBuf::from(&config.state_dir)),
-        ..NetworkedOptions::default()
-    };
+    let options = || networked_options(config);
     match &config.store {
         Store::Memory => Ok((Ledger::memory(Clock::System), None)),
         Store::Sqlite(folder) => {
@@ -58,6 +55,14 @@ pub(crate) async fn try_open_ledger(config: &Config) -> anyhow::Result<(Ledger, 
             let address = PostgresAddress::parse(url.expose()).context("store")?;
             Ok(Ledger::postgres_or_lost(&address, Clock::System, &options()).await)
         }
+    }
+}
+
+fn networked_options(config: &Config) -> NetworkedOptions {
+    NetworkedOptions {
+        state_dir: Some(PathBuf::from(&config.state_dir)),
+        node_lease: config.node_lease,
+        ..NetworkedOptions::default()
     }
 }
 

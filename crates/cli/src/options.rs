@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     pub(crate) provider_dir: Vec<String>,
 
-    /// Where permits are counted: sqlite:DIR or memory:
+    /// Where permits are counted: sqlite:DIR, memory:, redis://HOST or postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
 

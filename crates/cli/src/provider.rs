@@ -1,17 +1,22 @@
 //! `tollgate provider list | show`: built-in and configured providers.
 //!
-//! Promises: shows the current settings and where each was set. Keys are counted, never shown (H3).
+//! Promises: shows the current settings and where each was set, and what a running daemon has learned.
+//! Keys are counted, never shown (H3).
 //!
-//! Never: makes a call.
+//! Never: makes a call to a provider.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::Value;
 use tollgate_config::{Config, Environment, Loaded, LoadedProvider, Origin, disk, preset};
 
+use crate::admin_client::{AdminClient, segment};
 use crate::options::Options;
+use crate::status::learned_text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,10 +86,63 @@ impl Provider {
                     (None, None) => return Err(unknown_provider(&name, &loaded)),
                 };
                 write!(out, "{text}")?;
+                for line in learned(&name, &options) {
+                    writeln!(out, "{line}")?;
+                }
             }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What a running daemon has learned from the provider's responses; nothing if there is none.
+///
+/// Only a provider that the daemon lists is asked for: a request by name starts a built-in one, and the daemon would
+/// list it from then on, although nobody has called it.
+fn learned(name: &str, options: &Options) -> Vec<String> {
+    let asked = || {
+        let daemon = AdminClient::find(options).ok()?;
+        let list = daemon
+            .request(Method::GET, "/v1/providers", None)
+            .ok()?
+            .ok()?;
+        let mut listed = list["providers"].as_array()?.iter();
+        listed.find(|one| one["name"] == name)?;
+        let path = format!("/v1/providers/{}", segment(name).ok()?);
+        daemon.request(Method::GET, &path, None).ok()?.ok()
+    };
+    let Some(status) = asked() else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    let mut add = |of: &str, limits: &Value| {
+        for limit in limits.as_array().into_iter().flatten() {
+            let learned = learned_text(&limit["learned"]);
+            if learned.is_empty() {
+                continue;
+            }
+            let key = limit["key"].as_u64();
+            let key = key.map(|key| format!(", key {key}")).unwrap_or_default();
+            let what = limit["name"].as_str().unwrap_or("-");
+            let of = [of, what].join(" ");
+            lines.push(format!(
+                "  {:<28} {}",
+                of.trim_start().to_owned() + &key,
+                learned.trim_start_matches("; ")
+            ));
+        }
+    };
+    add("", &status["limits"]);
+    for (entity, part) in status["entities"].as_object().into_iter().flatten() {
+        add(entity, &part["limits"]);
+    }
+    if !lines.is_empty() {
+        lines.insert(
+            0,
+            "learned from responses (by the running daemon):".to_owned(),
+        );
+    }
+    lines
 }
 
 /// The variables of keys are often set only where the daemon runs, and nothing is sent from here.

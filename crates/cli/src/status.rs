@@ -7,7 +7,7 @@
 //!
 //! Never: shows a key; creates a ledger where there is none.
 
-use crate::provider_state::{ProviderState, state_word};
+use crate::provider_state::ProviderState;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -169,6 +169,12 @@ fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
         .collect();
     // Worst first, otherwise in the order of the files.
     providers.sort_by_key(|(state, _)| state.rank);
+    if providers.is_empty() {
+        writeln!(
+            out,
+            "No provider has a file or was called; `tollgate provider list` shows the built-in ones, `tollgate init NAME` configures one"
+        )?;
+    }
     let widths = providers
         .iter()
         .map(|(state, _)| &state.text)
@@ -216,7 +222,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     writeln!(
         out,
         "{name}: {}{}",
-        state_word(&word(&health["state"]), health["hold"].as_str()),
+        ProviderState::of(status).text,
         hold_text(&name, health)
     )?;
     if let Some(why) = status["store"]["trouble"].as_str() {
@@ -224,7 +230,7 @@ fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     }
     writeln!(
         out,
-        "  responses: {} ok, {} × 429, {} × 5xx, {} network errors",
+        "  recent responses: {} ok, {} × 429, {} × 5xx, {} network errors",
         health["count_2xx"], health["count_429"], health["count_5xx"], health["net_errors"]
     )?;
     let queue = &status["queue"];
@@ -258,25 +264,28 @@ fn print_eta(out: &mut impl Write, queue: &Value) -> io::Result<()> {
         }
         Some(Err(_)) | None => "when an operator resumes the provider".to_owned(),
     };
-    let words = |part: &Value| {
+    let words = |part: &Value, last: &str| {
         let starved = part["starved"].as_u64().unwrap_or(0);
+        let sent = format!("{last} is sent {}", words(&part["eta"]));
         match (part["eta"].is_null(), starved) {
-            (_, 0) => words(&part["eta"]),
-            (true, _) => "not while urgent calls take everything".to_owned(),
-            (false, _) => format!(
-                "{}; {starved} not while urgent calls take everything",
-                words(&part["eta"])
-            ),
+            (_, 0) => sent,
+            (true, _) => "none is sent while calls of higher priority take everything".to_owned(),
+            (false, _) => {
+                let verb = if starved == 1 { "is" } else { "are" };
+                format!(
+                    "{sent}; {starved} {verb} not sent while calls of higher priority take everything"
+                )
+            }
         }
     };
     let waiting = ["high", "normal", "low"].map(|name| queue[name].as_u64().unwrap_or(0));
     if waiting.iter().sum::<u64>() == 0 {
         return Ok(());
     }
-    writeln!(out, "    the last of them is sent {}", words(queue))?;
+    writeln!(out, "    {}", words(queue, "the last of them"))?;
     for (caller, part) in queue["callers"].as_object().into_iter().flatten() {
-        let (count, eta) = (&part["waiting"], words(part));
-        writeln!(out, "    {caller}: {count} waiting, the last is sent {eta}")?;
+        let (count, eta) = (&part["waiting"], words(part, "the last"));
+        writeln!(out, "    {caller}: {count} waiting, {eta}")?;
     }
     Ok(())
 }
@@ -284,18 +293,33 @@ fn print_eta(out: &mut impl Write, queue: &Value) -> io::Result<()> {
 /// The limits of the provider, then those of each entity with the entity's name.
 fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    // A limit per key has a row for each, which the number tells apart.
+    let named = |limit: &Value| match limit["key"].as_u64() {
+        Some(key) => format!("{}, key {key}", word(&limit["name"])),
+        None => word(&limit["name"]),
+    };
     let own = status["limits"].as_array().into_iter().flatten();
-    let mut rows: Vec<(String, &Value)> = own.map(|limit| (word(&limit["name"]), limit)).collect();
-    for (entity, part) in status["entities"].as_object().into_iter().flatten() {
-        let limits = part["limits"].as_array().into_iter().flatten();
-        let label = |limit: &Value| format!("{entity} {}", word(&limit["name"]));
-        rows.extend(limits.map(|limit| (label(limit), limit)));
+    let mut rows: Vec<(String, &Value)> = own.map(|limit| (named(limit), limit)).collect();
+    let entities = status["entities"].as_object().into_iter().flatten();
+    let entities = entities.map(|(entity, part)| (entity, &part["limits"]));
+    let budgets = status["budgets"].as_object().into_iter().flatten();
+    for (of, limits) in entities.chain(budgets) {
+        let limits = limits.as_array().into_iter().flatten();
+        rows.extend(limits.map(|limit| (format!("{of} {}", named(limit)), limit)));
     }
     let labels = rows.iter().map(|(label, _)| label.chars().count());
     let width = labels.max().unwrap_or(0).clamp(16, 40);
     for (label, limit) in rows {
         let used = match limit["used"].as_u64() {
-            Some(used) => format!("{used} used, {} remaining", limit["remaining"]),
+            Some(used) => {
+                let unit = limit["unit"].as_str().filter(|unit| *unit != "calls");
+                let unit = unit.map(|unit| format!(" {unit}")).unwrap_or_default();
+                let remaining = &limit["remaining"];
+                format!(
+                    "{used} used, {remaining} remaining{unit}{}",
+                    reset_text(limit)
+                )
+            }
             None => format!("counted per {}", word(&limit["per"])),
         };
         writeln!(
@@ -307,8 +331,16 @@ fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
+/// When a budget starts anew.
+fn reset_text(limit: &Value) -> String {
+    match limit["reset_at"].is_number() && limit["per"] == "caller" {
+        true => format!(", resets {}", time_of_day(&limit["reset_at"])),
+        false => String::new(),
+    }
+}
+
 /// `; 500 in 60 s, learned 12:01:07`.
-fn learned_text(learned: &Value) -> String {
+pub(crate) fn learned_text(learned: &Value) -> String {
     match learned["limit"].as_u64() {
         Some(limit) => {
             let (period, since) = (&learned["period"], time_of_day(&learned["since"]));
@@ -331,6 +363,12 @@ fn print_holds(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let word = |value: &Value| value.as_str().unwrap_or("other paths").to_owned();
     for one in list(&status["cooldowns"]) {
         writeln!(out, "  {}", cooldown_text(&one))?;
+    }
+    for one in list(&status["keys"]) {
+        if let Some(reason) = one["reason"].as_str() {
+            let (key, until) = (&one["key"], time_of_day(&one["set_aside_until"]));
+            writeln!(out, "  key {key}: set aside until {until} ({reason})")?;
+        }
     }
     for one in list(&status["estimated_limits"]) {
         let of = word(&one["of"]);
@@ -389,109 +427,4 @@ fn hold_text(name: &str, health: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rows of several entities looked alike: only the limit was named, and it is the same for all.
-    #[test]
-    fn a_row_of_an_entity_names_the_entity() {
-        let limit =
-            |used: u64| json!({ "name": "3000/1h", "used": used, "remaining": 3_000 - used });
-        let status = json!({
-            "limits": [{ "name": "35/1s", "used": 1, "remaining": 34 }],
-            "entities": {
-                "fixtures": { "limits": [limit(500)] },
-                "odds": { "limits": [limit(7)] },
-            },
-        });
-        let mut out = Vec::new();
-        print_limits(&mut out, &status).expect("a vector");
-        assert_eq!(
-            String::from_utf8_lossy(&out),
-            "  35/1s            1 used, 34 remaining\n  \
-             fixtures 3000/1h 500 used, 2500 remaining\n  \
-             odds 3000/1h     7 used, 2993 remaining\n"
-        );
-    }
-
-    #[test]
-    fn a_learned_limit_is_shown_with_value_and_time() {
-        let learned = json!({ "limit": 500, "period": 60, "since": 0, "seen": 9 });
-        assert!(learned_text(&learned).starts_with("; 500 in 60 s, learned "));
-        assert_eq!(learned_text(&Value::Null), "");
-    }
-
-    #[test]
-    fn the_end_of_the_queue_is_shown_for_all_and_for_each_caller() {
-        let queue = json!({ "high": 0, "normal": 5, "low": 1, "eta": 12.5,
-                            "callers": { "web": { "waiting": 2, "eta": 4.0 } } });
-        let mut out = Vec::new();
-        print_eta(&mut out, &queue).expect("a vector");
-        assert_eq!(
-            String::from_utf8_lossy(&out),
-            "    the last of them is sent in about 13 s\n    web: 2 waiting, the last is sent in about 4 s\n"
-        );
-        print_eta(
-            &mut Vec::new(),
-            &json!({ "high": 0, "normal": 1, "low": 0, "eta": null }),
-        )
-        .expect("a vector");
-    }
-
-    /// The list showed a provider that cools down as `Flowing`, and one that an operator paused as
-    /// `Sleeping`.
-    #[test]
-    fn the_list_says_what_stops_the_calls_of_a_provider() {
-        let row = |state: &str, hold: Value, cooldowns: Value| {
-            json!({ "name": "x", "source": "x.yaml", "state": state, "hold": hold, "store": "up",
-                    "waiting": 2, "cooldowns": cooldowns })
-        };
-        let cooling = |of: &str| json!([{ "of": of, "until": 45_605.0, "reason": "429" }]);
-        let none = || json!([]);
-        for (provider, expected) in [
-            (row("normal", Value::Null, none()), "Flowing"),
-            (
-                row("sleep", json!("paused"), none()),
-                "Paused by an operator",
-            ),
-            (
-                row("sleep", json!("offline"), none()),
-                "Set offline by an operator",
-            ),
-            (
-                row("normal", Value::Null, cooling("provider")),
-                "Cooling down until 12:40:05 UTC",
-            ),
-            (row("sleep", Value::Null, cooling("provider")), "Sleeping"),
-        ] {
-            let mut out = Vec::new();
-            print_all(&mut out, &json!({ "providers": [provider] })).expect("a vector");
-            let line = String::from_utf8_lossy(&out).into_owned();
-            let expected = format!("x                {expected:<12} 2 waiting  x.yaml\n");
-            assert_eq!(line, expected);
-        }
-        let mut out = Vec::new();
-        let of_key = row("normal", Value::Null, cooling("key 2"));
-        print_all(&mut out, &json!({ "providers": [of_key] })).expect("a vector");
-        let text = String::from_utf8_lossy(&out);
-        assert!(
-            text.ends_with("\n  key 2: cooling down until 12:40:05 UTC (429)\n"),
-            "{text}"
-        );
-    }
-
-    /// Calls to an entity got 504 `degraded`, and the status said nothing about it.
-    #[test]
-    fn degrade_mode_of_an_entity_is_shown() {
-        let status = json!({
-            "degraded": false,
-            "entities": { "odds": { "degraded": true }, "teams": { "degraded": false } },
-        });
-        let mut out = Vec::new();
-        print_holds(&mut out, &status).expect("a vector");
-        assert_eq!(
-            String::from_utf8_lossy(&out),
-            "  odds: degrade mode: little of the quota remains, so only the cache is used\n"
-        );
-    }
-}
+mod tests;

@@ -125,14 +125,14 @@ mod tests {
             "caller": null, "decision": "queue", "reason": "limit", "limit": "40/10s", "wait": 2.5, "attempts": 1,
             "source": "upstream", "status": 200,
             "steps": [
-                { "at": 100.0, "kind": "queued", "text": "No permit was free. 3 calls waited for tmdb already." },
+                { "at": 100.0, "kind": "queued", "text": "It asked for a permit; 3 calls waited for tmdb already." },
                 { "at": 102.5, "kind": "queue", "text": "It got a permit after 2.5s: the limit 40/10s was used up." },
                 { "at": 102.75, "kind": "end", "text": "The caller got 200." },
             ],
         });
         insta::assert_snapshot!(timeline(&call), @r"
         4f1c2a GET /3/movie/550 to tmdb, entity movie
-            +0.000s  No permit was free. 3 calls waited for tmdb already.
+            +0.000s  It asked for a permit; 3 calls waited for tmdb already.
             +2.500s  It got a permit after 2.5s: the limit 40/10s was used up.
             +2.750s  The caller got 200.
           decision queue, reason limit, limit 40/10s, waited 2.500s, attempts 1, source upstream, status 200

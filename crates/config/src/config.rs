@@ -319,7 +319,7 @@ block! {
     Scheduler {
         /// how often the scheduler checks for due sources
         cycle: Span = Span::from_secs(1),
-        /// sources that are fetched concurrently
+        /// sources that are fetched concurrently; 0: none, a scheduler of your own fetches them
         workers: u32 = 4,
     }
 }

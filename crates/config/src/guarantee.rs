@@ -35,6 +35,28 @@ pub fn guarantee(rule: &Rule) -> String {
     }
 }
 
+/// What holds for the limits that are learned from a provider's responses; `None`: it learns none.
+///
+/// A provider without a limit of its own has a word here too: silence would look like a promise.
+#[must_use]
+pub fn learned_guarantee(provider: &Provider) -> Option<String> {
+    let names: Vec<String> = provider
+        .learned_limits()
+        .into_iter()
+        .map(|limit| limit.name)
+        .collect();
+    if !names.is_empty() {
+        return Some(format!(
+            "{}: learned from responses, per key and entity; one call at a time before the first response, then never more than responses have stated",
+            names.join(", ")
+        ));
+    }
+    let is_bare = provider.limits.is_empty() && provider.concurrency.is_none();
+    (provider.learn && is_bare).then(|| {
+        "no limit: calls slow down only after a 429; add `limits:` for a guarantee".to_owned()
+    })
+}
+
 /// Further assumptions behind the guarantees of a provider's limits; `None`: there are none.
 #[must_use]
 pub fn assumption(provider: &Provider) -> Option<String> {

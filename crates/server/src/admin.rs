@@ -17,6 +17,7 @@ mod desk;
 mod live;
 mod metrics;
 mod openapi;
+mod openapi_limits;
 mod openapi_schemas;
 mod page;
 mod providers;

@@ -1,13 +1,16 @@
 //! Alerts at run time (S10): evaluated from the metrics of every entity, logged, emitted, and sent to webhooks.
 //!
 //! Promises: one message when an alert begins or changes its level, one when it ends, to each webhook, also across a
-//! restart. A message is tried until the receiver responds with 2xx, at growing distances, for about a day.
+//! restart. An alert from before a restart ends only when its provider is called again and the condition is gone, or
+//! when no file names it any more. Alerts belong to the daemons of one store: others with the same state folder do not
+//! see them.
 //!
 //! Never: holds up a call. Nothing is logged about a webhook but its number: its address may be a key.
 
+mod delivery;
 mod webhook;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,22 +18,19 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use tollgate::event::Event;
 use tollgate::providers::EntityMetrics;
 use tollgate_core::alert::{Alert, AlertKind, AlertStage, AlertTracker, Notice};
 use tollgate_core::time::{Span, Wall};
 
 use crate::daemon::Daemon;
-use crate::desk::OutboxMessage;
+use crate::desk::{ActiveAlert, OutboxMessage};
 use crate::history::resolved;
 use crate::json::epoch;
 
 /// How often conditions are looked at: an alert is for people.
 const EVALUATE_EVERY: Duration = Duration::from_secs(5);
-
-/// The longest time between two looks at the outbox: another daemon with the same state folder may have added to it.
-const LOOK_EVERY: Span = Span::from_secs(60);
 
 /// How alerts are sent.
 #[derive(Clone, Copy, Debug)]
@@ -67,17 +67,24 @@ struct AlertState {
     tracker: Mutex<AlertTracker>,
     /// Whose alert a name is, from its first message to its last.
     owners: Mutex<BTreeMap<String, (String, Option<String>)>>,
+    /// Alerts from before a restart about which nothing is known yet.
+    restored: Mutex<BTreeSet<String>>,
+    /// Whose alerts these are in the desk: those of this store.
+    identity: String,
     added: Notify,
 }
 
 impl Alerts {
     /// Starts, with the alerts that were active before a restart. Must be called inside a tokio runtime.
     pub async fn start(daemon: &Daemon, options: AlertOptions) -> Alerts {
+        let store = daemon.loaded().config.store.redacted();
         let shared = Arc::new(AlertState {
             daemon: daemon.clone(),
             options,
             tracker: Mutex::default(),
             owners: Mutex::default(),
+            restored: Mutex::default(),
+            identity: webhook::digest(&store),
             added: Notify::new(),
         });
         shared.restore().await;
@@ -91,14 +98,7 @@ impl Alerts {
                 evaluating.evaluate().await;
             }
         });
-        let delivering = shared.clone();
-        tasks.spawn(async move {
-            loop {
-                let next = delivering.deliver_due().await;
-                // Woken, or time for the next attempt: both mean to look again.
-                timeout(next.into(), delivering.added.notified()).await.ok();
-            }
-        });
+        tasks.spawn(shared.clone().deliver());
         Alerts {
             shared,
             _tasks: tasks,
@@ -114,15 +114,20 @@ impl Alerts {
 impl AlertState {
     /// Alerts that were active are not reported again.
     async fn restore(&self) {
-        let alerts = self
+        let identity = self.identity.clone();
+        let stored = self
             .daemon
-            .on_desk(|desk| desk.active_alerts())
+            .on_desk(move |desk| desk.active_alerts(&identity))
             .await
             .unwrap_or_default();
         let now = self.daemon.registry().ledger().at();
         let mut by_name: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        for alert in alerts {
-            by_name.entry(alert.name.clone()).or_default().push(alert);
+        for one in stored {
+            let name = one.alert.name.clone();
+            let owner = (one.provider, one.entity);
+            self.owners.lock().insert(name.clone(), owner);
+            self.restored.lock().insert(name.clone());
+            by_name.entry(name).or_default().push(one.alert);
         }
         let mut tracker = self.tracker.lock();
         for (name, alerts) in by_name {
@@ -138,9 +143,11 @@ impl AlertState {
         {
             let (mut tracker, mut owners) = (self.tracker.lock(), self.owners.lock());
             let stores = self.lost_stores();
+            let mut restored = self.restored.lock();
+            restored.retain(|name| self.is_unknown(owners.get(name), &found));
             let is_there = |name: &str| {
-                let is_store = stores.contains(&name);
-                is_store || found.iter().any(|one| one.key == name)
+                let is_known = stores.contains(&name) || restored.contains(name);
+                is_known || found.iter().any(|one| one.key == name)
             };
             let gone: Vec<String> = tracker.firing().map(|alert| alert.name.clone()).collect();
             for name in gone.iter().filter(|name| !is_there(name)) {
@@ -171,6 +178,26 @@ impl AlertState {
         }
     }
 
+    /// Is nothing known yet about an alert from before a restart? Its provider is still configured, and neither it
+    /// nor its entity has been called since.
+    fn is_unknown(
+        &self,
+        owner: Option<&(String, Option<String>)>,
+        found: &[EntityMetrics],
+    ) -> bool {
+        let Some((provider, entity)) = owner else {
+            return false;
+        };
+        let config = &self.daemon.loaded().config;
+        let is_configured = config.all_providers().any(|one| one.name == *provider);
+        let mut own = found.iter().filter(|one| one.provider == *provider);
+        let is_called = match entity {
+            Some(_) => own.any(|one| one.entity == *entity),
+            None => own.next().is_some(),
+        };
+        is_configured && !is_called
+    }
+
     /// The stores that cannot be reached. No provider has a name with a space.
     fn lost_stores(&self) -> Vec<&'static str> {
         let ledger = self.daemon.registry().ledger().loss();
@@ -196,7 +223,7 @@ impl AlertState {
             is_firing,
         });
         let wall = registry.ledger().wall();
-        let event = event_id(&alert.name, alert.kind, is_firing, wall);
+        let event = event_id(&self.identity, &alert, is_firing, wall);
         let body = json!({
             "id": event,
             "ts": epoch(wall),
@@ -224,97 +251,26 @@ impl AlertState {
         if webhooks.is_empty() && !self.daemon.has_desk() {
             return; // no file for nothing
         }
+        let identity = self.identity.clone();
+        let active = ActiveAlert {
+            alert,
+            provider,
+            entity,
+        };
         let added = self
             .daemon
-            .on_desk(move |desk| desk.add_messages(&alert, is_firing, &messages));
+            .on_desk(move |desk| desk.add_messages(&identity, &active, is_firing, &messages));
         if added.await.is_some() {
             self.added.notify_one();
         }
     }
-
-    /// Sends what is due. Returns how long to wait for the next.
-    async fn deliver_due(&self) -> Span {
-        if self.daemon.loaded().config.webhooks.is_empty() {
-            return LOOK_EVERY;
-        }
-        let messages = self
-            .daemon
-            .on_desk(|desk| desk.messages())
-            .await
-            .unwrap_or_default();
-        let mut wait = LOOK_EVERY;
-        for message in messages {
-            let now = micros(self.daemon.registry().ledger().wall());
-            // A clock that was set back must not hold a message for longer than a pause.
-            let early = message.next_at.saturating_sub(now);
-            let is_early =
-                early > 0 && early <= i64::try_from(self.options.retry_max.0).unwrap_or(i64::MAX);
-            let next = if is_early {
-                Span(early.unsigned_abs())
-            } else {
-                self.deliver(message).await
-            };
-            wait = wait.min(next);
-        }
-        wait
-    }
-
-    /// Sends one message. Returns when to look again.
-    async fn deliver(&self, mut message: OutboxMessage) -> Span {
-        let webhooks = self.daemon.loaded().config.webhooks.clone();
-        let known = webhooks
-            .iter()
-            .position(|hook| webhook::fingerprint(hook) == message.webhook);
-        let Some(number) = known else {
-            self.daemon
-                .on_desk(move |desk| desk.remove_message(&message))
-                .await;
-            return LOOK_EVERY; // the webhook was removed
-        };
-        let sent = webhook::send(self.daemon.registry(), &webhooks[number], &message).await;
-        let Err(why) = sent else {
-            self.daemon
-                .on_desk(move |desk| desk.remove_message(&message))
-                .await;
-            return LOOK_EVERY;
-        };
-        message.attempts += 1;
-        let gives_up = message.attempts >= self.options.attempts_max;
-        let attempts = message.attempts;
-        // Only the first failure and the end: a receiver that is away for a day would fill the log.
-        if attempts == 1 || gives_up {
-            self.daemon.registry().events().emit(Event::WebhookFailed {
-                number: number + 1,
-                attempts,
-                gives_up,
-                why: why.into(),
-            });
-        }
-        if gives_up {
-            self.daemon
-                .on_desk(move |desk| desk.remove_message(&message))
-                .await;
-            return LOOK_EVERY;
-        }
-        let doubled = self
-            .options
-            .retry_base
-            .0
-            .saturating_mul(1_u64 << attempts.min(20).saturating_sub(1));
-        let pause = Span(doubled).min(self.options.retry_max);
-        let now = self.daemon.registry().ledger().wall();
-        message.next_at = micros(now).saturating_add(i64::try_from(pause.0).unwrap_or(i64::MAX));
-        self.daemon
-            .on_desk(move |desk| desk.postpone_message(&message))
-            .await;
-        pause
-    }
 }
 
-/// The same for every webhook, and different for every change of an alert.
-fn event_id(name: &str, kind: AlertKind, is_firing: bool, wall: Wall) -> String {
+/// The same for every webhook, and different for every change of an alert and for every daemon.
+fn event_id(identity: &str, alert: &Alert, is_firing: bool, wall: Wall) -> String {
     let stage = if is_firing { "firing" } else { "resolved" };
-    webhook::digest(&format!("{name}\n{}\n{stage}\n{}", kind.as_str(), wall.0))
+    let (name, kind) = (&alert.name, alert.kind.as_str());
+    webhook::digest(&format!("{identity}\n{name}\n{kind}\n{stage}\n{}", wall.0))
 }
 
 /// A hit rate is a number from 0 to 1.

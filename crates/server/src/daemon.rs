@@ -7,14 +7,17 @@
 //! Never: serves a socket, or knows who sent a request. The gateway's listeners open and close the
 //! addresses of providers within the same change.
 
+mod budgets;
 mod desk_work;
 mod list;
 mod live;
 mod settings;
 mod view;
 mod warnings;
+pub(crate) use budgets::budgets;
 pub use list::ProviderSummary;
 pub(crate) use live::LiveProvider;
+pub(crate) use view::Limit;
 pub use view::ProviderDetails;
 
 use std::net::SocketAddr;

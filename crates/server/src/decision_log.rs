@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tollgate::event::{CallEnd, CallResult, Event, Events, Notification, Subscription};
-use tollgate_core::time::{Span, Wall};
+use tollgate::event::{CallEnd, CallResult, EndSubscription, Events};
+use tollgate_core::time::Span;
 
 use crate::json::epoch;
 
@@ -37,11 +37,11 @@ pub(crate) struct DecisionLog {
 
 #[derive(Debug)]
 struct LogState {
-    subscription: Subscription,
+    subscription: EndSubscription,
     /// Oldest first.
-    ends: VecDeque<Arc<Event>>,
+    ends: VecDeque<Arc<CallEnd>>,
     /// Of each provider: its last calls, and its last rejections.
-    of_each: BTreeMap<Arc<str>, [VecDeque<Arc<Event>>; 2]>,
+    of_each: BTreeMap<Arc<str>, [VecDeque<Arc<CallEnd>>; 2]>,
     /// Ends that came faster than somebody read them, and are gone.
     lost: u64,
 }
@@ -72,9 +72,9 @@ impl DecisionLog {
         let mut state = self.state.lock();
         state.read();
         let ends = state.all();
-        let ends = ends.iter().filter_map(|event| end_of(event));
-        let ends = ends.filter(|end| filter.matches(end));
-        let decisions: Vec<Value> = ends.take(filter.limit).map(decision).collect();
+        let ends = ends.into_iter().filter(|end| filter.matches(end));
+        let ends = ends.take(filter.limit);
+        let decisions: Vec<Value> = ends.map(|end| decision(end)).collect();
         json!({ "decisions": decisions, "lost": state.lost, "kept_max": KEPT_MAX })
     }
 }
@@ -88,21 +88,16 @@ impl DecisionLog {
 
 impl LogState {
     /// Everything that is kept, newest first, each once.
-    fn all(&self) -> Vec<&Arc<Event>> {
+    fn all(&self) -> Vec<&Arc<CallEnd>> {
         let kept = self.of_each.values().flatten().flatten();
-        let mut all: Vec<&Arc<Event>> = self.ends.iter().chain(kept).collect();
-        let key = |event: &Arc<Event>| {
-            let at = end_of(event).map_or(Wall(0), |end| end.at);
-            (std::cmp::Reverse(at), Arc::as_ptr(event).addr())
-        };
-        all.sort_by_key(|event| key(event));
+        let mut all: Vec<&Arc<CallEnd>> = self.ends.iter().chain(kept).collect();
+        all.sort_by_key(|end| (std::cmp::Reverse(end.at), Arc::as_ptr(end).addr()));
         all.dedup_by(|one, other| Arc::ptr_eq(one, other));
         all
     }
 
     /// Keeps a call for its provider.
-    fn keep(&mut self, event: &Arc<Event>) {
-        let Some(end) = end_of(event) else { return };
+    fn keep(&mut self, end: &Arc<CallEnd>) {
         let Some(provider) = &end.provider else {
             return;
         };
@@ -115,7 +110,7 @@ impl LogState {
             .into_iter()
             .flatten()
         {
-            list.push_back(event.clone());
+            list.push_back(end.clone());
             if list.len() > KEPT_OF_EACH {
                 list.pop_front();
             }
@@ -124,14 +119,11 @@ impl LogState {
 
     /// Takes what has happened since the last time; at most a backlog of it.
     fn read(&mut self) {
-        while let Some(next) = self.subscription.try_next() {
-            match next {
-                Notification::Event(event) => {
-                    self.keep(&event);
-                    self.ends.push_back(event);
-                }
-                Notification::Lost(lost) => self.lost += lost,
-            }
+        let (ends, lost) = self.subscription.read();
+        self.lost += lost;
+        for end in ends.into_iter().map(Arc::new) {
+            self.keep(&end);
+            self.ends.push_back(end);
             if self.ends.len() > KEPT_MAX {
                 self.ends.pop_front();
             }
@@ -145,13 +137,6 @@ impl DecisionFilter {
         let id = self.id.as_deref();
         provider.is_none_or(|name| end.provider.as_deref() == Some(name))
             && id.is_none_or(|id| &*end.id == id)
-    }
-}
-
-fn end_of(event: &Event) -> Option<&CallEnd> {
-    match event {
-        Event::CallEnded(end) => Some(end),
-        _ => None,
     }
 }
 
@@ -193,7 +178,8 @@ fn seconds(span: Span) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::event::CallDecision;
+    use tollgate::event::{CallDecision, Event};
+    use tollgate_core::time::Wall;
 
     fn no_permit() -> tollgate::Error {
         tollgate::Error::NoPermit {
@@ -227,7 +213,7 @@ mod tests {
             limit: None,
             waited: Span::ZERO,
             attempts: 1,
-            steps: Vec::new(),
+            steps: tollgate::event::Steps::default(),
         }))
     }
 

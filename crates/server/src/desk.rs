@@ -9,7 +9,7 @@ mod outbox;
 mod run;
 mod source;
 mod task;
-pub use outbox::{OUTBOX_MAX, OutboxMessage};
+pub use outbox::{ActiveAlert, OUTBOX_MAX, OutboxMessage};
 pub use run::{RunResult, SourceRun};
 pub use source::Source;
 pub use task::{QueueCounts, TaskEvent, TaskNoted};
@@ -27,7 +27,7 @@ use rusqlite::{Connection, TransactionBehavior};
 const BUSY: Duration = Duration::from_secs(5);
 
 /// The version of the file.
-const FORMAT: i64 = 4;
+const FORMAT: i64 = 5;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sources (
@@ -48,18 +48,20 @@ const SCHEMA: &str = "
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS outbox (
         event TEXT NOT NULL, webhook TEXT NOT NULL, body TEXT NOT NULL,
-        attempts INTEGER NOT NULL DEFAULT 0, next_at INTEGER NOT NULL, UNIQUE (event, webhook)
+        attempts INTEGER NOT NULL DEFAULT 0, next_at INTEGER NOT NULL, daemon TEXT NOT NULL DEFAULT '',
+        UNIQUE (event, webhook)
     ) STRICT;
     CREATE TABLE IF NOT EXISTS alerts (
         name TEXT NOT NULL, kind TEXT NOT NULL, level TEXT NOT NULL,
-        value INTEGER NOT NULL, threshold INTEGER NOT NULL, PRIMARY KEY (name, kind)
+        value INTEGER NOT NULL, threshold INTEGER NOT NULL,
+        provider TEXT NOT NULL, entity TEXT, daemon TEXT NOT NULL, PRIMARY KEY (daemon, name, kind)
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS source_runs (
         name TEXT PRIMARY KEY, next_at INTEGER, not_before INTEGER, last_at INTEGER,
         failures INTEGER NOT NULL DEFAULT 0, queued INTEGER NOT NULL DEFAULT 0,
         outcome TEXT, status INTEGER, bytes INTEGER, output TEXT, error TEXT
     ) STRICT, WITHOUT ROWID;
-    PRAGMA user_version = 4;
+    PRAGMA user_version = 5;
 ";
 
 /// Format 1 counted the tasks of a queue each time, and knew no failures.
@@ -73,6 +75,19 @@ const FROM_FORMAT_1: &str = "
     ) STRICT, WITHOUT ROWID;
     INSERT INTO queues SELECT queue, sum(state = 'active'), sum(state = 'scheduled'), sum(state = 'reserved')
         FROM tasks GROUP BY queue;
+";
+
+/// Up to format 4 nobody knew whose alerts and messages were: the first daemon that opens the file takes them.
+const FROM_FORMAT_4: &str = "
+    ALTER TABLE outbox ADD COLUMN daemon TEXT NOT NULL DEFAULT '';
+    ALTER TABLE alerts RENAME TO alerts_4;
+    CREATE TABLE alerts (
+        name TEXT NOT NULL, kind TEXT NOT NULL, level TEXT NOT NULL,
+        value INTEGER NOT NULL, threshold INTEGER NOT NULL,
+        provider TEXT NOT NULL, entity TEXT, daemon TEXT NOT NULL, PRIMARY KEY (daemon, name, kind)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO alerts SELECT name, kind, level, value, threshold, name, NULL, '' FROM alerts_4;
+    DROP TABLE alerts_4;
 ";
 
 /// The desk.
@@ -144,8 +159,12 @@ impl Desk {
         }
         let change = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Another process may have changed it since.
-        if change.pragma_query_value(None, "user_version", |row| row.get(0)) == Ok(1) {
+        let version: i64 = change.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version == 1 {
             change.execute_batch(FROM_FORMAT_1)?;
+        }
+        if version < FORMAT && change.table_exists(None, "alerts")? {
+            change.execute_batch(FROM_FORMAT_4)?;
         }
         change.execute_batch(SCHEMA)?;
         change.commit()?;

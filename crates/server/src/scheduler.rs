@@ -156,7 +156,7 @@ impl SourceRunner {
 
     /// One cycle: which sources are due, and for which is there room?
     async fn cycle(&mut self) {
-        if self.daemon.is_draining() || !self.look_at_desk().await {
+        if self.daemon.is_draining() || self.workers_max() == 0 || !self.look_at_desk().await {
             return;
         }
         let due = self.plan.due(self.daemon.registry().ledger().wall());
@@ -287,11 +287,16 @@ impl SourceRunner {
         }
     }
 
-    fn start_workers(&mut self) {
+    /// How many sources are fetched at a time. None: somebody else fetches them.
+    fn workers_max(&self) -> usize {
         let workers = self.daemon.loaded().config.scheduler.workers;
-        let workers = usize::try_from(workers)
+        usize::try_from(workers)
             .unwrap_or(usize::MAX)
-            .clamp(1, WORKERS_MAX);
+            .min(WORKERS_MAX)
+    }
+
+    fn start_workers(&mut self) {
+        let workers = self.workers_max();
         while self.workers.len() < workers
             && let Some(name) = self.plan.start_next()
         {

@@ -29,6 +29,7 @@ use tollgate_config::provider::AuthStyle;
 use tollgate_core::time::Micros;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
+use crate::event::KeyRejection;
 use crate::query;
 
 /// The credential of one attempt.
@@ -58,10 +59,10 @@ pub(crate) enum CredentialSource {
     Token(HeldToken),
 }
 
-/// Rejected keys by fingerprint, and until when each is suspended.
+/// Rejected keys by fingerprint, and until when each is suspended and why.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedKeys {
-    until: RankedMutex<{ rank::SUSPENDED_KEYS }, HashMap<String, Micros>>,
+    until: RankedMutex<{ rank::SUSPENDED_KEYS }, HashMap<String, (Micros, KeyRejection)>>,
 }
 
 impl SuspendedKeys {
@@ -69,16 +70,16 @@ impl SuspendedKeys {
     pub(crate) fn suspend(
         &self,
         fingerprint: &str,
-        until: Micros,
+        (until, why): (Micros, KeyRejection),
         is_known: impl Fn(&str) -> bool,
     ) {
         let mut suspended = self.until.lock();
         suspended.retain(|known, _| is_known(known));
-        suspended.insert(fingerprint.to_owned(), until);
+        suspended.insert(fingerprint.to_owned(), (until, why));
     }
 
-    /// Until when a key is suspended.
-    pub(crate) fn until(&self, fingerprint: &str) -> Option<Micros> {
+    /// Until when a key is suspended, and why; this may be over.
+    pub(crate) fn until(&self, fingerprint: &str) -> Option<(Micros, KeyRejection)> {
         self.until.lock().get(fingerprint).copied()
     }
 }

@@ -12,11 +12,18 @@
 //! the fact on (`DeferredEvent`) or defers it ([`defer_events`]).
 
 mod kinds;
+mod key_suspension;
 mod count;
+mod cost_doubt;
+mod ends;
 mod log;
 mod steps;
+pub use cost_doubt::CostDoubt;
+use ends::EndRing;
+pub use ends::{ENDS_BACKLOG_MAX, EndSubscription};
+pub use key_suspension::{KeyRejection, KeySuspension};
 pub use kinds::{CallDecision, CallEnd, CallResult, DecisionVerdict, Event};
-pub use steps::{STEPS_MAX, Step, StepKind};
+pub use steps::{STEPS_MAX, Step, StepKind, Steps};
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -34,15 +41,12 @@ use crate::metrics::Metrics;
 /// second, of 16 bytes each, beside the events themselves.
 pub const BACKLOG_MAX: usize = 4_096;
 
-/// How many ends of calls a subscriber to ends may be behind: what one page shows. At most 1 MB.
-pub const ENDS_BACKLOG_MAX: usize = 1_024;
-
 /// The least time between two ends of cache hits for those who want only ends: a hundred a second
 /// show what is going on, and a hit that nobody hears of costs nothing.
 const HIT_PAUSE: Span = Span::from_millis(10);
 
 /// The least time between two calls whose ends are kept for those who want only ends. It bounds what
-/// they cost: keeping the end of a call takes some 4,300 instructions, so a thousand a second take a
+/// they cost: keeping the end of a call takes some 2,700 instructions, so a thousand a second take a
 /// thousandth of a core.
 const END_PAUSE: Span = Span::from_millis(1);
 
@@ -57,7 +61,7 @@ struct Bus {
     /// All events.
     all: Channel,
     /// Only ends of calls.
-    ends: Channel,
+    ends: Arc<EndRing>,
     /// Everything but the facts of calls.
     rare: Channel,
     /// The log has a line for every call.
@@ -174,8 +178,8 @@ impl Events {
     /// Subscribes to the ends of calls from now on: all rejections, at most a thousand other calls a
     /// second, and of fresh cache hits at most a hundred.
     #[must_use]
-    pub fn subscribe_to_ends(&self) -> Subscription {
-        self.bus.ends.subscribe(ENDS_BACKLOG_MAX)
+    pub fn subscribe_to_ends(&self) -> EndSubscription {
+        self.bus.ends.subscribe()
     }
 
     /// From now on the log has a line for every call, or no longer.
@@ -216,25 +220,42 @@ impl Events {
         );
         event.log();
         event.count(&self.bus.metrics);
-        let is_end = match &event {
-            Event::CallEnded(end) => {
-                if self.bus.logs_calls.load(Ordering::Relaxed) {
-                    log::log_access(end);
-                }
-                self.bus.ends.is_wanted()
+        if let Event::CallEnded(end) = &event {
+            self.log_access(end);
+            if self.bus.ends.is_wanted() {
+                self.bus.ends.push(CallEnd::clone(end));
             }
-            _ => false,
-        };
+        }
         let is_rare = self.bus.rare.is_wanted() && !event.is_of_call();
-        if self.bus.all.is_wanted() || is_end || is_rare {
+        if self.bus.all.is_wanted() || is_rare {
             let event = Arc::new(event);
             if is_rare {
                 self.bus.rare.send(&event);
             }
-            if is_end {
-                self.bus.ends.send(&event);
-            }
             self.bus.all.send(&event);
+        }
+    }
+
+    /// Emits the end of a call. For those who want only ends it is moved, not shared.
+    pub(crate) fn emit_end(&self, end: CallEnd) {
+        let is_deferred = DEFERRED.try_with(|held| held.borrow().is_some());
+        if self.bus.all.is_wanted() || is_deferred.unwrap_or(false) {
+            return self.emit(Event::CallEnded(Box::new(end)));
+        }
+        debug_assert!(
+            lock_order::holds_none(),
+            "the end of a call is emitted under a lock: {end:?}"
+        );
+        log::log_call(&end);
+        self.log_access(&end);
+        if self.bus.ends.is_wanted() {
+            self.bus.ends.push(end);
+        }
+    }
+
+    fn log_access(&self, end: &CallEnd) {
+        if self.bus.logs_calls.load(Ordering::Relaxed) {
+            log::log_access(end);
         }
     }
 
@@ -248,10 +269,10 @@ impl Events {
     }
 
     /// Emits the end of a call that Tollgate rejected, which the log writes at `info`.
-    pub(crate) fn emit_rejection_with(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn emit_rejection_with(&self, end: impl FnOnce() -> CallEnd) {
         let is_wanted = self.bus.ends.is_wanted() || self.wants_all_ends();
         if is_wanted || LevelFilter::current() >= LevelFilter::INFO {
-            self.emit(event());
+            self.emit_end(end());
         }
     }
 

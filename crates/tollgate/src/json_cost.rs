@@ -6,6 +6,7 @@
 //! Never: reads a negative number or anything else as a cost.
 
 use serde_json::Value;
+use tollgate_core::feedback::COUNT_MAX;
 
 /// The number at a path such as `usage.total_tokens`.
 pub(crate) fn at(json: &Value, path: &str) -> Option<u64> {
@@ -21,6 +22,21 @@ pub(crate) fn at(json: &Value, path: &str) -> Option<u64> {
             .or_else(|| text.parse().ok().and_then(rounded_up)),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
+}
+
+/// Is something at that path that is no cost?
+pub(crate) fn is_absurd(json: &Value, path: &str) -> bool {
+    match at(json, path) {
+        Some(stated) => stated > COUNT_MAX,
+        None => is_stated(json, path),
+    }
+}
+
+/// Is anything at that path, a number or not?
+pub(crate) fn is_stated(json: &Value, path: &str) -> bool {
+    let mut levels = path.split('.');
+    let found = levels.try_fold(json, |at, level| at.get(level));
+    found.is_some_and(|found| !found.is_null())
 }
 
 #[expect(

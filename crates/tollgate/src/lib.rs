@@ -3,6 +3,39 @@
 //!
 //! # The first five minutes
 //!
+//! `cargo add tollgate --features reqwest`, and a client whose calls are routed, cached, shared, retried
+//! and counted. Each attempt, each retry and each hop of a redirect has a permit.
+//!
+#![cfg_attr(
+    feature = "reqwest",
+    doc = r#"
+```
+use std::time::Duration;
+use tollgate::{Priority::High, Provider, Tollgate, reqwest::Governed};
+# use tollgate_sim::http::{Settings, SimProvider};
+# #[tokio::main]
+# async fn main() -> Result<(), Box<dyn std::error::Error>> {
+# let strict = SimProvider::start(Settings::with_rules("sliding 40/10s")?).await?;
+let shop = Provider::new("shop").domain("api.example.org").limit(40, Duration::from_secs(10));
+# let shop = shop.upstream(strict.url()); // what stands for api.example.org
+let tollgate = Tollgate::builder().provider(shop)?.build().await?;
+let client = Governed::new(&tollgate, reqwest::Client::builder())?;
+let response = client.get("https://api.example.org/items/1").priority(High).send().await?;
+assert_eq!(response.status(), 200);
+# let report = strict.stop().await;
+# assert_eq!((report.violations, report.accepted), (0, 1));
+# Ok(())
+# }
+```
+"#
+)]
+//!
+//! With the feature `tower`, `tollgate::tower::GovernLayer` does the same for any HTTP client service, and
+//! `tollgate::tower::GuardLayer` limits the callers of a server. An error says which limit it was, why, and when to
+//! come back.
+//!
+//! # A client of your own
+//!
 //! ```
 //! use tollgate::{Call, Provider, Tollgate};
 //! # #[tokio::main]
@@ -21,35 +54,6 @@
 //! came back: a 429 pauses the provider as long as it says, failures put it to sleep. A permit that is
 //! dropped counts as sent, [`CallPermit::release`] gives it back, and an `acquire` future that is
 //! dropped takes nothing.
-//!
-//! # The whole path in one line
-//!
-//! With the feature `reqwest`, `tollgate::reqwest::Governed` is a client whose calls are routed, cached,
-//! shared, retried and counted; with the feature `tower`, `tollgate::tower::GovernLayer` makes one of
-//! any HTTP client service. Each attempt, each retry and each hop of a redirect has a permit.
-//!
-#![cfg_attr(
-    feature = "reqwest",
-    doc = r#"
-```
-use std::time::Duration;
-use tollgate::{Priority::High, Provider, Tollgate, reqwest::Governed};
-# #[tokio::main]
-# async fn main() -> Result<(), Box<dyn std::error::Error>> {
-let shop = Provider::new("shop").domain("api.example.org").limit(40, Duration::from_secs(10));
-# let shop = shop.upstream("http://127.0.0.1:9");
-let tollgate = Tollgate::builder().provider(shop)?.build().await?;
-let client = Governed::new(&tollgate, reqwest::Client::builder())?;
-let request = client.get("https://api.example.org/items/1").priority(High);
-match request.timeout(Duration::from_secs(1)).send().await {
-    Ok(response) => println!("{}", response.text().await?),
-    Err(error) => println!("{error}; come back in {:?}", error.retry_in()),
-}
-# Ok(())
-# }
-```
-"#
-)]
 //!
 //! # Providers
 //!
@@ -120,6 +124,7 @@ mod headers;
 mod decode;
 mod json_cost;
 mod token_estimates;
+mod cost_doubts;
 mod usage_event;
 mod single_flight;
 pub mod caller_shares;

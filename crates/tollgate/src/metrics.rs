@@ -7,7 +7,10 @@
 //! Never: decides anything, or knows a caller.
 
 mod histogram;
+mod statuses;
 pub use histogram::{Histogram, HistogramSnapshot};
+pub use statuses::ResponseCounts;
+use statuses::StatusCounters;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tollgate_core::alert::Recent429s;
 use tollgate_core::ask::Priority;
-use tollgate_core::health::Fault;
+use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span, Wall};
 
 use crate::error::Reason;
@@ -43,12 +46,6 @@ const SLEEP_BOUNDS: &[u64] = &[
 pub const WAIT_BOUNDS: &[u64] = &[
     100_000, 500_000, 1_000_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
-
-/// The first and the last status of HTTP.
-const STATUSES: std::ops::RangeInclusive<u16> = 100..=599;
-
-/// How many statuses there are, and one place for all others.
-const STATUS_SLOTS: usize = 501;
 
 const FAULTS: [Fault; 4] = [Fault::Timeout, Fault::Dns, Fault::Connect, Fault::Reset];
 
@@ -91,7 +88,7 @@ pub struct Metrics {
 /// The counters of one provider.
 #[derive(Debug)]
 pub struct ProviderMetrics {
-    statuses: Box<[AtomicU64; STATUS_SLOTS]>,
+    statuses: StatusCounters,
     faults: [AtomicU64; FAULTS.len()],
     permits: [PermitCounters; PRIORITIES.len()],
     latency: Histogram,
@@ -99,7 +96,7 @@ pub struct ProviderMetrics {
     /// How long calls waited that had to.
     queue_wait: Histogram,
     violations: AtomicU64,
-    whole: PartMetrics,
+    quota: QuotaMetrics,
 }
 
 /// What the permit stage decided for calls of one priority.
@@ -112,15 +109,21 @@ struct PermitCounters {
     wait: Histogram,
 }
 
-/// The counters of a provider as a whole, or of one of its entities.
+/// What the responses of a provider, or of one of its entities, said about limits.
 #[derive(Debug, Default)]
-pub struct PartMetrics {
-    calls: AtomicU64,
+pub struct QuotaMetrics {
     limited: AtomicU64,
-    cache_hits: AtomicU64,
-    cache_misses: AtomicU64,
     recent_429s: Mutex<Recent429s>,
     reported: Mutex<Option<ReportedQuota>>,
+}
+
+/// The counters of an entity. Those of a whole provider are sums over its callers and its cache.
+#[derive(Debug, Default)]
+pub struct EntityCounters {
+    calls: AtomicU64,
+    cache_hits: AtomicU64,
+    cache_misses: AtomicU64,
+    quota: QuotaMetrics,
 }
 
 /// What a provider has reported about its own limit.
@@ -134,7 +137,7 @@ pub struct ReportedQuota {
     pub reset_at: Option<Wall>,
 }
 
-/// A copy of the counters of a part.
+/// A copy of the counters of a provider or of an entity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartCounts {
     /// Calls, whoever responded.
@@ -188,14 +191,14 @@ impl Metrics {
 impl Default for ProviderMetrics {
     fn default() -> ProviderMetrics {
         ProviderMetrics {
-            statuses: Box::new([const { AtomicU64::new(0) }; STATUS_SLOTS]),
+            statuses: StatusCounters::default(),
             faults: Default::default(),
             permits: Default::default(),
             latency: Histogram::new(LATENCY_BOUNDS),
             sleep: Histogram::new(SLEEP_BOUNDS),
             queue_wait: Histogram::new(WAIT_BOUNDS),
             violations: AtomicU64::new(0),
-            whole: PartMetrics::default(),
+            quota: QuotaMetrics::default(),
         }
     }
 }
@@ -213,10 +216,8 @@ impl Default for PermitCounters {
 
 impl ProviderMetrics {
     /// The head of a response has arrived.
-    pub(crate) fn on_response(&self, status: u16, took: Span) {
-        let slot = status.wrapping_sub(*STATUSES.start());
-        let slot = usize::from(slot).min(STATUS_SLOTS - 1);
-        add(&self.statuses[slot]);
+    pub(crate) fn on_response(&self, status: u16, class: Class, took: Span) {
+        self.statuses.add(status, class);
         self.latency.observe(took.0);
     }
 
@@ -257,23 +258,27 @@ impl ProviderMetrics {
         counters.wait.observe(waited.0);
     }
 
-    /// Its counters as a whole.
+    /// What its responses said about limits.
     #[must_use]
-    pub fn whole(&self) -> &PartMetrics {
-        &self.whole
+    pub fn quota(&self) -> &QuotaMetrics {
+        &self.quota
     }
 
     /// Responses by status and missing responses by fault, those that happened.
     #[must_use]
     pub fn requests(&self) -> Vec<(String, u64)> {
-        let statuses = STATUSES.map(|status| status.to_string());
-        let statuses = statuses.chain(["other".to_owned()]);
-        let counts = self.statuses.iter().map(read);
         let faults = FAULTS.map(|fault| fault.as_str().to_owned());
-        let all = statuses
-            .zip(counts)
-            .chain(faults.into_iter().zip(self.faults.iter().map(read)));
-        all.filter(|(_, count)| *count > 0).collect()
+        let faults = faults.into_iter().zip(self.faults.iter().map(read));
+        let happened = faults.filter(|(_, count)| *count > 0);
+        self.statuses.by_status().chain(happened).collect()
+    }
+
+    /// The same by class.
+    #[must_use]
+    pub fn responses(&self) -> ResponseCounts {
+        let mut counts = self.statuses.by_class();
+        counts.network += self.faults.iter().map(read).sum::<u64>();
+        counts
     }
 
     /// What the permit stage decided; every decision that happened, and `allow` in any case.
@@ -347,16 +352,34 @@ impl ProviderMetrics {
     }
 }
 
-impl PartMetrics {
-    /// A call is for it.
-    pub(crate) fn on_call(&self) {
-        add(&self.calls);
-    }
-
+impl QuotaMetrics {
     /// The provider said that a limit is used up.
     pub(crate) fn on_limited(&self, now: Micros) {
         add(&self.limited);
         self.recent_429s.lock().record(now);
+    }
+
+    /// The provider reported what remains.
+    pub(crate) fn on_reported(&self, reported: ReportedQuota) {
+        *self.reported.lock() = Some(reported);
+    }
+
+    /// A copy; calls and look-ups are zero.
+    #[must_use]
+    pub fn counts(&self, now: Micros) -> PartCounts {
+        PartCounts {
+            limited: read(&self.limited),
+            limited_last_minute: self.recent_429s.lock().count(now),
+            reported: *self.reported.lock(),
+            ..PartCounts::default()
+        }
+    }
+}
+
+impl EntityCounters {
+    /// A call is for it.
+    pub(crate) fn on_call(&self) {
+        add(&self.calls);
     }
 
     /// The cache was asked.
@@ -367,9 +390,10 @@ impl PartMetrics {
         });
     }
 
-    /// The provider reported what remains.
-    pub(crate) fn on_reported(&self, reported: ReportedQuota) {
-        *self.reported.lock() = Some(reported);
+    /// What its responses said about limits.
+    #[must_use]
+    pub fn quota(&self) -> &QuotaMetrics {
+        &self.quota
     }
 
     /// A copy.
@@ -377,11 +401,9 @@ impl PartMetrics {
     pub fn counts(&self, now: Micros) -> PartCounts {
         PartCounts {
             calls: read(&self.calls),
-            limited: read(&self.limited),
-            limited_last_minute: self.recent_429s.lock().count(now),
             cache_hits: read(&self.cache_hits),
             cache_misses: read(&self.cache_misses),
-            reported: *self.reported.lock(),
+            ..self.quota.counts(now)
         }
     }
 }
@@ -455,7 +477,8 @@ mod tests {
     fn responses_are_counted_by_status_whatever_a_provider_sends() {
         let metrics = ProviderMetrics::default();
         for status in [100, 200, 200, 599, 600, 999, 0, 99] {
-            metrics.on_response(status, Span::from_millis(7));
+            let class = Class::of_status(status, None);
+            metrics.on_response(status, class, Span::from_millis(7));
         }
         metrics.on_fault(Fault::Dns);
         let requests = metrics.requests();

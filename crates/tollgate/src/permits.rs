@@ -125,10 +125,13 @@ fn for_ledger(settings: GateSettings, ledger: &ProviderLedger) -> GateSettings {
     }
 }
 
+/// What a waiting call gets, and what held it last.
+type Waited = (Result<Permit, Denied>, Option<Blocker>);
+
 /// A waiting call. A permit that it does not take is returned by its drop.
 #[derive(Debug)]
 struct Waiting {
-    sender: oneshot::Sender<Result<Permit, Denied>>,
+    sender: oneshot::Sender<Waited>,
     since: Micros,
 }
 
@@ -228,7 +231,7 @@ impl Permits {
         }
         drop(state);
         for (_, waiting) in waiting {
-            drop(waiting.sender.send(Err(Denied::Lost)));
+            drop(waiting.sender.send((Err(Denied::Lost), None)));
         }
         self.shared.wake.notify_one();
     }
@@ -271,12 +274,24 @@ impl Permits {
 
     /// Waits in the queue. Dropping the future leaves it.
     pub(crate) async fn wait(&self, request: PermitRequest) -> Result<Permit, Denied> {
-        let Some((mut guard, result)) = self.enqueue(request) else {
+        self.wait_noting(request, &mut None).await
+    }
+
+    /// The same, and notes what held the call, also if the future is dropped. Nothing held a call that only waited
+    /// for the store.
+    pub(crate) async fn wait_noting(
+        &self,
+        request: PermitRequest,
+        held_by: &mut Option<Blocker>,
+    ) -> Result<Permit, Denied> {
+        let Some((mut guard, result)) = self.enqueue(request, held_by) else {
             return Err(Denied::Recalled);
         };
         let result = result.await;
         guard.is_over = true;
-        result.unwrap_or(Err(Denied::Closed))
+        let (result, held_by) = result.unwrap_or((Err(Denied::Closed), None));
+        *guard.held_by = held_by.or(*guard.held_by);
+        result
     }
 
     /// If nobody waits and the ledger decides at once, a call needs neither the queue nor its task.
@@ -325,10 +340,11 @@ impl Permits {
     }
 
     /// Enters the queue; `None` if the limits have changed meanwhile.
-    fn enqueue(
+    fn enqueue<'a>(
         &self,
         request: PermitRequest,
-    ) -> Option<(QueueGuard, oneshot::Receiver<Result<Permit, Denied>>)> {
+        held_by: &'a mut Option<Blocker>,
+    ) -> Option<(QueueGuard<'a>, oneshot::Receiver<Waited>)> {
         let PermitRequest {
             terms,
             scopes,
@@ -377,24 +393,27 @@ impl Permits {
             shared: self.shared.clone(),
             id,
             is_over: false,
+            held_by,
         };
         Some((guard, receiver))
     }
 }
 
 /// A position in the queue; leaves it when dropped before the end.
-struct QueueGuard {
+struct QueueGuard<'a> {
     shared: Arc<Shared>,
     id: PermitId,
     is_over: bool,
+    held_by: &'a mut Option<Blocker>,
 }
 
-impl Drop for QueueGuard {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
         let mut state = self.shared.state.lock();
+        *self.held_by = state.gate.waited_for(self.id).or(*self.held_by);
         state.gate.cancel(self.id);
         state.waiting.remove(&self.id);
         drop(state);
@@ -447,7 +466,7 @@ impl Shared {
                 gate.verdicts(Vec::new(), now);
                 drop(state);
                 for waiting in gone {
-                    drop(waiting.sender.send(Err(Denied::Lost)));
+                    drop(waiting.sender.send((Err(Denied::Lost), None)));
                 }
             }
         }
@@ -459,7 +478,10 @@ impl Shared {
             Event::Freed(cells) => gate.freed(&cells),
             Event::Scopes(scopes) => gate.scopes_changed(&scopes),
             Event::Recovered | Event::Resync => gate.anything_changed(),
-            Event::Lost | Event::Damaged { .. } | Event::LogHeld { .. } => {}
+            Event::Lost
+            | Event::Damaged { .. }
+            | Event::LogHeld { .. }
+            | Event::NotRemembered { .. } => {}
         }
     }
 
@@ -468,9 +490,10 @@ impl Shared {
     fn deliver(&self, resolved: Resolved, at: Micros) {
         let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
         let since = waiting.as_ref().map_or(at, |waiting| waiting.since);
+        let held_by = resolved.waited_for;
         let result = self.to_result(resolved, since, at);
         if let Some(waiting) = waiting {
-            drop(waiting.sender.send(result));
+            drop(waiting.sender.send((result, held_by)));
         }
     }
 

@@ -13,6 +13,7 @@ mod links;
 mod active;
 mod without_file;
 mod connection_limit;
+mod key_status;
 mod limit_status;
 mod status;
 mod usage_state;
@@ -37,14 +38,13 @@ mod local_share;
 mod loop_detection;
 pub use active::ActiveProvider;
 pub(crate) use call_counters::CountedCall;
-pub use call_counters::{
-    CALLERS_MAX, CallCounts, DEFAULT_CALLER, OTHER_CALLERS, ResponseCounts, WaitCounts,
-};
+pub use call_counters::{CALLERS_MAX, CallCounts, DEFAULT_CALLER, OTHER_CALLERS, WaitCounts};
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
 pub use connection_limit::set_upstream_connections_max;
 pub use eta::{CallerQueue, QueueEstimate};
 pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
+pub use key_status::KeyStatus;
 pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
 pub use links::{Links, map_links};
 use local_share::StoreLossContext;
@@ -453,6 +453,10 @@ fn on_ledger_event(shared: &Weak<RegistryState>, event: &LedgerEvent) -> bool {
         &LedgerEvent::LogHeld { bytes } => {
             shared.deps.events.emit(Event::LedgerLogHeld { bytes });
         }
+        LedgerEvent::NotRemembered { why } => {
+            let why = why.clone();
+            shared.deps.events.emit(Event::StoreNotRemembered { why });
+        }
         LedgerEvent::Freed(_) => {}
     }
     true
@@ -462,6 +466,9 @@ impl RegistryState {
     /// Reports once that the store is lost or back, and moves waiting calls accordingly.
     fn check_store(&self) {
         let ledger = &self.deps.ledger;
+        self.all_started()
+            .iter()
+            .for_each(|active| active.check_store());
         let mut lost_at = self.lost_at.lock();
         let (was_lost, loss) = (*lost_at, ledger.loss());
         *lost_at = match (was_lost, loss) {
@@ -474,17 +481,11 @@ impl RegistryState {
             None => {
                 let why = ledger.loss_reason().unwrap_or_default().into();
                 self.deps.events.emit(Event::StoreLost { why });
-                self.all_started()
-                    .iter()
-                    .for_each(|active| active.on_store_lost());
             }
             Some(since) => {
                 let away = ledger.at().since(since);
                 let uncounted = self.uncounted();
                 self.deps.events.emit(Event::StoreBack { away, uncounted });
-                self.all_started()
-                    .iter()
-                    .for_each(|active| active.on_store_back());
             }
         }
     }

@@ -58,8 +58,8 @@ type Report = Box<dyn Fn(&AccessChange) + Send + Sync>;
 pub(crate) struct RedisAccess {
     address: RedisAddress,
     deadline: Duration,
-    /// Written to see whether the server takes writes.
-    probe_key: &'static str,
+    /// Written to see whether the server takes writes, by whether it is a node of a Redis Cluster.
+    probe_key: fn(bool) -> &'static str,
     /// Made with the first request, which runs in a runtime.
     link: OnceLock<RedisLink>,
     session: Arc<AccessSession>,
@@ -81,11 +81,12 @@ impl fmt::Debug for RedisAccess {
 }
 
 impl RedisAccess {
-    /// Connects with the first request. `probe_key` is one that nobody else uses.
+    /// Connects with the first request. `probe_key` is one that nobody else uses,
+    /// on a plain server and (`true`) on a node of a Redis Cluster.
     pub(crate) fn new(
         address: RedisAddress,
         deadline: Duration,
-        probe_key: &'static str,
+        probe_key: fn(bool) -> &'static str,
         ledger: Ledger,
         report: impl Fn(&AccessChange) + Send + Sync + 'static,
     ) -> Arc<RedisAccess> {
@@ -211,7 +212,7 @@ impl RedisAccess {
     async fn is_back(&self) -> bool {
         let mut write = redis::cmd("SET");
         write
-            .arg(self.probe_key)
+            .arg((self.probe_key)(self.is_cluster()))
             .arg(1)
             .arg("PX")
             .arg(PROBE_EXPIRY_MS);

@@ -87,6 +87,7 @@ impl Governed {
         request: ::reqwest::Request,
         options: Call,
     ) -> Result<Response, Error> {
+        let options = options.or_timeout(request.timeout().copied());
         let mut redirects = Redirects::new(self.redirects, request);
         loop {
             let (url, mut request) = redirects.next_request()?;

@@ -23,11 +23,12 @@ const MESSAGE_TOKENS: u64 = 4;
 /// An image or a file: the tokens of a large image at every provider that documents them.
 const MEDIA_TOKENS: u64 = 1_600;
 
-/// How many models a provider may have here: more than any account uses. The least used goes.
+/// How many models a provider may have here: more than any account uses. The one that has not been
+/// used for longest goes.
 const MODELS_MAX: usize = 256;
 
 /// The fields of a request that make up its prompt, whichever provider it is for.
-const PROMPT_FIELDS: [&str; 9] = [
+const PROMPT_FIELDS: [&str; 14] = [
     "messages",
     "contents",
     "system",
@@ -37,31 +38,52 @@ const PROMPT_FIELDS: [&str; 9] = [
     "prompt",
     "tools",
     "response_format",
+    "functions",
+    "system_instruction",
+    "tool_config",
+    "toolConfig",
+    "suffix",
 ];
 
 /// The completions of each model, by unit and entity.
 #[derive(Debug, Default)]
 pub(crate) struct TokenEstimates {
-    known: Mutex<BTreeMap<(String, String), u64>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Each with the turn in which it was last used.
+    models: BTreeMap<(String, String), (u64, u64)>,
+    turn: u64,
 }
 
 impl TokenEstimates {
     /// What a completion of this model will use; `None`: none has ended so far.
     pub(crate) fn completion(&self, unit: &str, entity: &str) -> Option<u64> {
-        let known = self.known.lock();
-        known.get(&(unit.to_owned(), entity.to_owned())).copied()
+        let mut known = self.known.lock();
+        let Known { models, turn } = &mut *known;
+        let (estimate, used_in) = models.get_mut(&(unit.to_owned(), entity.to_owned()))?;
+        *turn += 1;
+        *used_in = *turn;
+        Some(*estimate)
     }
 
     /// A completion has used so much.
     pub(crate) fn learn(&self, unit: &str, entity: &str, used: u64) {
         let mut known = self.known.lock();
+        let Known { models, turn } = &mut *known;
+        *turn += 1;
         let name = (unit.to_owned(), entity.to_owned());
-        if known.len() >= MODELS_MAX && !known.contains_key(&name) {
-            known.pop_first();
+        if models.len() >= MODELS_MAX && !models.contains_key(&name) {
+            let oldest = models.iter().min_by_key(|(_, (_, used_in))| *used_in);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                models.remove(&oldest);
+            }
         }
         let used = used.min(COUNT_MAX);
-        let before = known.get(&name).copied();
-        known.insert(name, next_estimate(before, used));
+        let before = models.get(&name).map(|(estimate, _)| *estimate);
+        models.insert(name, (next_estimate(before, used), *turn));
     }
 }
 
@@ -119,9 +141,22 @@ fn size(value: &Value) -> Size {
     }
 }
 
-/// Data in base64, not text: nothing in it is a space.
+/// A longer text in the letters of base64 is data: no word has so many letters.
+const WORD_MAX: usize = 4_096;
+
+/// Data in base64, not text. Text without spaces has other letters: Chinese, minified code.
 fn is_media(text: &str) -> bool {
-    text.starts_with("data:") || (text.len() > 4_096 && !text.bytes().any(|byte| byte == b' '))
+    let is_base64 = |text: &str| {
+        let mut bytes = text.bytes();
+        bytes.all(|byte| byte.is_ascii_alphanumeric() || b"+/=_-\r\n".contains(&byte))
+    };
+    match text
+        .strip_prefix("data:")
+        .and_then(|url| url.split_once(";base64,"))
+    {
+        Some((_, data)) => is_base64(data),
+        None => text.len() > WORD_MAX && is_base64(text),
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +193,32 @@ mod tests {
         }
     }
 
+    /// A former bug: a long text without an ASCII space counted as one image, 1,600 tokens.
+    #[test]
+    fn text_without_spaces_counts_as_text() {
+        let chinese = json!({"messages": ["漢".repeat(100_000)]});
+        assert_eq!(tokens(&chinese), 100_000);
+        let code = json!({"messages": ["f(a){return(b);}".repeat(10_000)]});
+        assert!(tokens(&code) > 50_000);
+        let text = json!({"messages": [format!("data:{}", "some words ".repeat(10_000))]});
+        assert!(tokens(&text) > 30_000);
+    }
+
+    #[test]
+    fn every_part_of_a_prompt_counts() {
+        for field in PROMPT_FIELDS {
+            let body = Value::Object(
+                [(field.to_owned(), json!("x".repeat(300)))]
+                    .into_iter()
+                    .collect(),
+            );
+            assert_eq!(tokens(&body), 100, "{field}");
+        }
+        for field in ["functions", "system_instruction", "tool_config", "suffix"] {
+            assert!(PROMPT_FIELDS.contains(&field), "{field}");
+        }
+    }
+
     #[test]
     fn a_body_that_is_not_json_counts_with_its_size() {
         assert_eq!(prompt_tokens(None, b""), 0);
@@ -175,6 +236,20 @@ mod tests {
         for index in 0..1_000 {
             estimates.learn("tokens", &format!("m{index}"), 1);
         }
-        assert_eq!(estimates.known.lock().len(), MODELS_MAX);
+        assert_eq!(estimates.known.lock().models.len(), MODELS_MAX);
+    }
+
+    /// A former bug: the first in the alphabet went, which may be the one that is used most.
+    #[test]
+    fn the_model_that_was_not_used_for_longest_is_evicted() {
+        let estimates = TokenEstimates::default();
+        estimates.learn("tokens", "a", 100);
+        estimates.learn("tokens", "b", 100);
+        for index in 0..1_000 {
+            estimates.completion("tokens", "a");
+            estimates.learn("tokens", &format!("m{index}"), 1);
+        }
+        assert_eq!(estimates.completion("tokens", "a"), Some(100));
+        assert_eq!(estimates.completion("tokens", "b"), None);
     }
 }

@@ -4,7 +4,8 @@
 //! otherwise. Of the response only the event that has nothing but usage is removed; every other
 //! byte passes unchanged and in order.
 //!
-//! Never: changes a request that is not a stream, or that says itself what it wants.
+//! Never: changes a request that is not a stream, that says itself what it wants, or whose endpoint
+//! reports usage by itself and rejects the option (OpenAI's Responses API).
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -12,6 +13,11 @@ use serde_json::{Value, json};
 /// The longest event that is held back until it is complete. A usage event has some hundred bytes;
 /// a longer event passes as it comes.
 const EVENT_MAX: usize = 64 * 1024;
+
+/// Do streams of this path take the option? Only chat and text completions do.
+pub(crate) fn is_asked_at(path: &str) -> bool {
+    path.trim_end_matches('/').ends_with("/completions")
+}
 
 /// The same request with usage asked for; `None` if it is no stream, or says what it wants.
 pub(crate) fn ask_for_usage(body: &[u8]) -> Option<Bytes> {
@@ -144,6 +150,21 @@ mod tests {
             "",
         ] {
             assert_eq!(asked(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn only_completions_take_the_option() {
+        for path in [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/openai/deployments/gpt/chat/completions",
+            "/openai/v1/chat/completions/",
+        ] {
+            assert!(is_asked_at(path), "{path}");
+        }
+        for path in ["/v1/responses", "/v1/messages", "/v1/completions/x", "/"] {
+            assert!(!is_asked_at(path), "{path}");
         }
     }
 

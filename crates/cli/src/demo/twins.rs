@@ -12,6 +12,7 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tollgate::ProviderRegistry;
+use tollgate::event::{Event, Notification, Subscription};
 use tollgate::providers::Options;
 use tollgate_config::Loaded;
 use tollgate_core::health::HealthState;
@@ -47,8 +48,8 @@ pub(super) struct Twins {
     admin: Admin,
     addresses: DemoAddresses,
     outages: Outages,
-    /// The history of health states, without repeats.
-    states: Mutex<Vec<HealthState>>,
+    /// The history of health states, and the events that it is made of: a state may last less than a frame.
+    states: Mutex<(Vec<HealthState>, Subscription)>,
 }
 
 /// The governed side at this moment.
@@ -67,6 +68,7 @@ impl Twins {
         let direct_url = providers[0].url();
         let (sources, loaded) = page::load(governed_file(&providers[1]), &direct_url)?;
         let registry = build_registry(&loaded)?;
+        let transitions = registry.events().subscribe_rare();
         let admin = page::serve(&registry, sources, loaded).await?;
         let options = GatewayOptions {
             grace: Span::ZERO,
@@ -96,7 +98,7 @@ impl Twins {
             },
             admin,
             outages,
-            states: Mutex::new(Vec::new()),
+            states: Mutex::new((vec![HealthState::Normal], transitions)),
         })
     }
 
@@ -112,15 +114,17 @@ impl Twins {
 
     /// The state that only Tollgate knows.
     pub(super) fn now(&self) -> GovernedStatus {
-        let mut states = self.states.lock();
-        let mut waiting = 0;
-        if let Ok(live) = self.registry.named("demo") {
-            waiting = live.waiting();
-            let state = live.status().state;
-            if states.last() != Some(&state) {
-                states.push(state);
+        let (states, transitions) = &mut *self.states.lock();
+        while let Some(notification) = transitions.try_next() {
+            if let Notification::Event(event) = notification
+                && let Event::Transition { provider, to, .. } = &*event
+                && &**provider == "demo"
+            {
+                states.push(*to);
             }
         }
+        let live = self.registry.named("demo");
+        let waiting = live.map_or(0, |live| live.waiting());
         let first = states.len().saturating_sub(STATES_MAX);
         states.drain(..first);
         GovernedStatus {

@@ -47,9 +47,12 @@ impl Picture {
 
     fn title(&self) -> Line<'static> {
         let waiting: u64 = self.providers.iter().map(waiting).sum();
+        let providers = self.providers.len() + self.hidden;
+        let plural = |count: bool| if count { "" } else { "s" };
         let text = format!(
-            "tollgate: {} providers, {waiting} calls waiting",
-            self.providers.len() + self.hidden
+            "tollgate: {providers} provider{}, {waiting} call{} waiting",
+            plural(providers == 1),
+            plural(waiting == 1),
         );
         Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
     }

@@ -71,6 +71,24 @@ fn scripts_share_one_quota_in_postgres() {
     share_one_quota("acquire-postgres", &server.url("postgres"));
 }
 
+/// A daemon that was killed a moment ago still accepts connections, and resets them.
+#[test]
+fn a_daemon_that_ends_before_it_responds_is_no_daemon() {
+    let folder = Folder::new("acquire-reset").file("x.yaml", X);
+    let dying = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = dying.local_addr().expect("an address").to_string();
+    // Each connection is accepted and dropped; the thread ends with the test's process.
+    std::thread::spawn(move || dying.incoming().for_each(drop));
+    let args = ["acquire", "--provider", "x.yaml", "--admin", &address, "x"];
+    let granted = folder.run(&args);
+    assert_eq!(granted.code, Some(0), "{}", granted.err);
+    assert!(
+        granted.err.contains("this process decides itself"),
+        "{}",
+        granted.err
+    );
+}
+
 /// Without a daemon each process opens the store itself, and all share one quota.
 fn share_one_quota(name: &str, store: &str) {
     let folder = Folder::new(name).file("x.yaml", X);

@@ -60,12 +60,47 @@ fn check_without_a_name_checks_what_serve_would_load() {
         .env("TOLLGATE_MINE_SLEPP_MAX", "5")
         .env("TOLLGATE_MINE_SLEEP_MAX", "50");
     assert_snapshot!(folder.run(&["check"]).to_snapshot());
-    let nothing = Folder::new("nothing").run(&["check"]);
-    assert_eq!(
-        (nothing.code, nothing.out.as_str()),
-        (Some(0), "0 providers, 0 errors, 0 warnings\n")
-    );
     assert_eq!(folder.run(&["check", "--nonsense"]).code, Some(2));
+}
+
+/// Without any file it said `0 providers, 0 errors, 0 warnings`, which looks like a success.
+#[test]
+fn check_without_any_file_says_what_is_missing_and_how_to_get_it() {
+    let nothing = Folder::new("nothing").run(&["check"]);
+    let expected = "\
+nothing to check: there is no ./tollgate.yaml, and no file was named; `tollgate serve` would run with the limits of the built-in presets only
+  `tollgate init tmdb` writes a tollgate.yaml; `tollgate check FILE` checks any file
+0 providers, 0 errors, 0 warnings
+";
+    assert_eq!((nothing.code, nothing.out.as_str()), (Some(0), expected));
+    let empty = Folder::new("empty").file("tollgate.yaml", "presets: off\n");
+    let empty = empty.run(&["check"]);
+    let expected = "nothing to check: tollgate.yaml configures no provider; `tollgate serve` would run without limits\n";
+    assert!(empty.out.starts_with(expected), "{}", empty.to_snapshot());
+}
+
+/// `check` said nothing about limits that are learned, so such a provider looked as if it had none.
+#[test]
+fn check_says_what_holds_for_learned_limits() {
+    for (preset, line) in [
+        (
+            "openai",
+            "  requests, tokens: learned from responses, per key and entity; one call at a time before the first response, then never more than responses have stated\n",
+        ),
+        (
+            "x",
+            "  no limit: calls slow down only after a 429; add `limits:` for a guarantee\n",
+        ),
+    ] {
+        let file = format!("preset: {preset}\napi_key: key\n");
+        let checked = Folder::new("learned")
+            .file("mine.yaml", &file)
+            .run(&["check", "mine.yaml"]);
+        assert!(checked.out.contains(line), "{}", checked.to_snapshot());
+    }
+    let stated = Folder::new("stated").file("a.yaml", "preset: tmdb\napi_key: key\n");
+    let stated = stated.run(&["check", "a.yaml"]);
+    assert!(!stated.out.contains("learned"), "{}", stated.to_snapshot());
 }
 
 /// A provider that serves one connection per response.

@@ -290,3 +290,15 @@ fn provider_show_points_to_the_daemons_own_settings() {
     let output = folder.run(&["provider", "show", "x", "--provider", "x.yaml"]);
     assert!(output.out.contains("tollgate status x"), "{}", output.out);
 }
+
+/// `status` printed nothing where nothing was configured, which looks like a command that failed.
+#[test]
+fn status_without_providers_says_so() {
+    let folder = Folder::new("status-nothing");
+    let state = folder.path().join("state").display().to_string();
+    let folder = folder.env("TOLLGATE_STATE_DIR", &state);
+    let shown = folder.run(&["status"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    let expected = "No provider has a file or was called; `tollgate provider list` shows";
+    assert!(shown.out.starts_with(expected), "{}", shown.to_snapshot());
+}

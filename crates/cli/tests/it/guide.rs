@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
+use crate::documented_commands::blocks;
 use crate::folder::Folder;
 
 const PAGE: &str = include_str!("../../../../docs/guide.md");
@@ -16,9 +17,7 @@ fn ports() -> [u16; 3] {
 
 /// All commands after the one that builds, with ports of our own.
 fn script() -> String {
-    let blocks = PAGE.split("```sh\n").skip(1);
-    let blocks = blocks.map(|part| part.split("```").next().unwrap_or_default());
-    let commands: String = blocks.skip(1).collect();
+    let commands = blocks(PAGE, "sh")[1..].concat();
     let [provider, gateway, admin] = ports();
     commands
         .replace("127.0.0.1:8700", &format!("127.0.0.1:{provider}"))
@@ -68,6 +67,22 @@ fn every_command_of_the_guide_works() {
     ] {
         assert!(out.contains(shown), "no `{shown}` in\n{out}\n{err}");
     }
+    // Before and after `kill -9` the same count, which the page says too; then two more.
+    let counts = used(out);
+    assert_eq!(counts, [66, 66, 66, 68], "{out}\n{err}");
+    assert!(
+        PAGE.contains("# 500/1h: 66 used, 434 remaining"),
+        "the page shows it"
+    );
+}
+
+/// How many of the hour's calls are used, each time that the page looks.
+fn used(out: &str) -> Vec<u32> {
+    let lines = out
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("500/1h "));
+    let counts = lines.filter_map(|line| line.trim().split(' ').next()?.parse().ok());
+    counts.collect()
 }
 
 fn admin_of(script: &str) -> &str {

@@ -24,6 +24,22 @@ const SECRETS: [&str; 9] = [
     "QUERY", "SECOND", "EXTRA", "PASSWORD", "CLIENT", "REFRESH", "POOL1", "POOL2", "CALLER",
 ];
 
+/// What an operator, a scraper and the page read.
+const PAGES: [&str; 12] = [
+    "/metrics",
+    "/v1/config",
+    "/v1/decisions?limit=1000",
+    "/v1/history",
+    "/v1/callers",
+    "/v1/guards",
+    "/v1/tasks",
+    "/v1/sources",
+    "/v1/cache",
+    "/api/rate-limit/metrics",
+    "/openapi.json",
+    "/",
+];
+
 /// Serves until the test ends; reports every request.
 fn echoing_provider() -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -269,7 +285,32 @@ fn operate(running: &Running, folder: &Folder, upstream: SocketAddr) -> String {
             "",
         ));
     }
+    for path in PAGES {
+        let shown = admin_call("GET", path, token, "");
+        assert!(shown.contains(" 200 "), "{path}: {shown}");
+        seen.push_str(&shown);
+    }
+    seen.push_str(&stream(&running.admin, token));
     seen + &commands(running, folder)
+}
+
+/// The first frames of the live stream: what the page shows each second.
+fn stream(admin: &str, token: &str) -> String {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    let request = format!("GET /v1/events HTTP/1.1\r\nHost: {admin}\r\n{token}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut seen = String::new();
+    for line in lines.by_ref() {
+        seen.push_str(&line);
+        seen.push('\n');
+        if line.contains("sample") {
+            break;
+        }
+    }
+    seen.extend(lines.next());
+    assert!(seen.contains("providers"), "a sample was sent: {seen}");
+    seen
 }
 
 /// Files with keys in them, invalid in every way and then valid with other keys.
@@ -312,6 +353,9 @@ fn commands(running: &Running, folder: &Folder) -> String {
         &["set", "query", "api_key=CANARY-SET"],
         &["set", "query", "sleep_max=CANARY-TYPO"],
         &["reload"],
+        &["why", "--last"],
+        &["why", "--last", "query"],
+        &["provider", "show", "query"],
         &["check", "tollgate.yaml"],
     ] {
         let mut all = args.to_vec();

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::documented_commands::commands;
 use crate::folder::Folder;
 use crate::operating::upstream_with;
 use crate::running_daemon::RunningDaemon;
@@ -63,16 +64,6 @@ fn call(daemon: &RunningDaemon) -> String {
     crate::text(&output.stdout).to_owned()
 }
 
-/// The commands of the page, without their comments.
-fn commands() -> Vec<&'static str> {
-    let blocks = PAGE.split("```sh\n").skip(1);
-    let blocks = blocks.map(|part| part.split("```").next().unwrap_or_default());
-    let lines = blocks.flat_map(str::lines);
-    lines
-        .map(|line| line.split("  #").next().unwrap_or_default().trim())
-        .collect()
-}
-
 /// S15: the page has the document's three sections, each with commands, and every command does its work. Degrade mode survives a
 /// restart, and the reset of the page ends it.
 #[test]
@@ -94,9 +85,12 @@ fn s15_every_command_of_the_operating_page_works() {
     let daemon = start("page-next", &state, provider);
     assert!(is_degraded(&daemon), "a restart does not end it");
     assert_eq!(call(&daemon), "200", "from the cache");
-    let all = commands();
+    let all = commands(PAGE);
     assert!(all.len() > 15, "{all:?}");
-    assert!(all.contains(&"tollgate reset sportmonks --entity fixtures"));
+    assert!(
+        all.iter()
+            .any(|line| line == "tollgate reset sportmonks --entity fixtures")
+    );
     for line in all {
         let line = line
             .replace("127.0.0.1:4291", &daemon.admin)

@@ -74,9 +74,14 @@ fn every_command_has_a_manual_page_without_formatting_errors() {
     let output = folder.run(&["man", "--out", "."]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     for page in ["tollgate.1", "tollgate-serve.1", "tollgate-source-add.1"] {
-        let path = folder.path().join(page).display().to_string();
-        let warnings = run("groff", &["-man", "-ww", "-z", "-Tutf8", &path]);
-        assert_eq!(warnings, "", "{page}");
+        assert!(folder.path().join(page).exists(), "{page}");
+    }
+    let pages = std::fs::read_dir(folder.path()).expect("a folder");
+    for page in pages.map(|page| page.expect("a file").path()) {
+        let path = page.display().to_string();
+        // `man` reads a page as UTF-8 too.
+        let warnings = run("groff", &["-Kutf8", "-man", "-ww", "-z", "-Tutf8", &path]);
+        assert_eq!(warnings, "", "{path}");
     }
     let missing = folder.run(&["man", "--out", "nowhere"]);
     assert_eq!(missing.code, Some(1));
@@ -85,6 +90,24 @@ fn every_command_has_a_manual_page_without_formatting_errors() {
         "{}",
         missing.err
     );
+}
+
+/// The shells that read them accept the scripts of the package and the completions.
+#[test]
+fn scripts_and_completions_are_valid() {
+    for script in ["deploy/debian/postinst", "deploy/debian/prerm"] {
+        run("sh", &["-n", script]);
+    }
+    let completions = Folder::new("completions-syntax").run(&["completions", "bash"]);
+    assert_eq!(completions.code, Some(0), "{}", completions.err);
+    let folder = Folder::new("completions-file").file("tollgate.bash", &completions.out);
+    let path = folder.path().join("tollgate.bash").display().to_string();
+    // Loaded as bash loads it, and asked for the commands that begin with `ser`.
+    let ask = format!(
+        "source {path}; COMP_WORDS=(tollgate ser); COMP_CWORD=1; _tollgate tollgate ser tollgate; echo \"${{COMPREPLY[@]}}\""
+    );
+    let offered = run("bash", &["-euc", &ask]);
+    assert!(offered.contains("serve"), "{offered}");
 }
 
 #[test]
@@ -127,6 +150,23 @@ fn the_container_files_are_valid() {
         "promtool",
         &["check", "config", "deploy/docker/prometheus.yml"],
     );
+    // Every file that a container mounts is there; a folder of that name would be made otherwise.
+    let folder = root().join("deploy/docker");
+    let compose = std::fs::read_to_string(folder.join("compose.yaml")).expect("a file");
+    let mounts = compose.lines().filter_map(|line| {
+        let line = line.trim().strip_prefix("- ")?;
+        line.starts_with('.').then(|| line.split(':').next())?
+    });
+    let mounts: Vec<&str> = mounts.collect();
+    assert!(mounts.len() >= 5, "{mounts:?}");
+    for mount in mounts {
+        assert!(folder.join(mount).exists(), "{mount}");
+    }
+    // `COPY . .` must not send gigabytes of compiled code, nor the history.
+    let ignored = std::fs::read_to_string(root().join(".dockerignore")).expect("a file");
+    for name in ["target", ".git"] {
+        assert!(ignored.lines().any(|line| line == name), "{name}");
+    }
     let checked = run(
         env!("CARGO_BIN_EXE_tollgate"),
         &["check", "--config", "deploy/docker/tollgate.yaml"],

@@ -82,8 +82,8 @@ fn with_a_token_the_page_asks_for_it_and_no_script_can_read_the_session() {
     run("token.mjs", &[("ADMIN", &admin), ("TOKEN", TOKEN)]);
 }
 
-/// The page's own code with 200 providers, 1,000 calls a second, all six views. The figures are printed; the bound is loose,
-/// because the machine that runs tests may be busy.
+/// The page's own code with 200 providers, 1,000 calls a second, all six views: no task takes more than 50 ms of the
+/// processor's time. The clock also counts the work of others on a busy machine; it is printed only.
 #[test]
 fn two_hundred_providers_and_a_thousand_calls_a_second_do_not_stall_the_page() {
     let port = free_port();
@@ -91,6 +91,12 @@ fn two_hundred_providers_and_a_thousand_calls_a_second_do_not_stall_the_page() {
     let admin = format!("http://{}", daemon.admin);
     let out = run("load.mjs", &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)]);
     assert!(out.contains("longest task"), "{out}");
+}
+
+/// The sentences of the page, in node: the reason of a wait is what holds the calls.
+#[test]
+fn the_page_says_what_holds_the_calls() {
+    assert!(run("words.mjs", &[]).contains("ok"));
 }
 
 /// The page said "live" while the daemon hung, and nothing opened the stream again.
@@ -101,6 +107,25 @@ fn a_daemon_that_hangs_is_noticed_and_the_stream_is_opened_again() {
     let admin = format!("http://{}", daemon.admin);
     run(
         "watchdog.mjs",
+        &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)],
+    );
+}
+
+/// H5, H6: the sources of the daemon's own scheduler: next run, last result, a failure; seen while the page is open.
+#[test]
+fn h5_h6_the_page_shows_sources_with_their_next_run_last_result_and_failure() {
+    let port = free_port();
+    let file = format!(
+        "name: x\ndomain: 127.0.0.1\nupstream: http://127.0.0.1:{port}\nlimits: [100/1s]\nhealth: off\n\
+         retry: {{retries: {{high: 0, normal: 0, low: 0}}}}\n"
+    );
+    let folder = Folder::new("page-sources").file("x.yaml", &file);
+    let state = folder.path().join("state").display().to_string();
+    let folder = folder.env("TOLLGATE_STATE_DIR", &state);
+    let daemon = RunningDaemon::start(folder, &[]);
+    let admin = format!("http://{}", daemon.admin);
+    run(
+        "sources.mjs",
         &[("ADMIN", &admin), ("UPSTREAM_PORT", &port)],
     );
 }

@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::folder::Folder;
+use crate::running_daemon::{RunningDaemon, X};
 
 /// M5: the list prints the document's presets with their batching advice.
 #[test]
@@ -115,4 +116,24 @@ fn providers_are_shown_although_their_keys_are_not_set_here() {
     let output = folder.run(&["check", "--provider", "mine.yaml"]);
     let text = output.out + &output.err;
     assert!(text.contains("NO_SUCH_KEY"), "{text}");
+}
+
+/// `provider show` asked the daemon for a preset by its name, which starts it: `status` and `top` then listed a
+/// provider that nobody had configured or called.
+#[test]
+fn showing_a_preset_does_not_make_a_running_daemon_list_it() {
+    let folder = Folder::new("show-beside-daemon").file("x.yaml", X);
+    let daemon = RunningDaemon::start(folder, &[]);
+    for name in ["omdb", "x"] {
+        let args = ["provider", "show", name, "--provider", "x.yaml"];
+        let shown = daemon.tollgate(&args);
+        assert_eq!(shown.code, Some(0), "{}", shown.err);
+    }
+    for command in ["status", "top"] {
+        let listed = daemon.tollgate(&[command]);
+        assert_eq!(listed.code, Some(0), "{}", listed.err);
+        assert!(!listed.out.contains("omdb"), "{}", listed.out);
+    }
+    let listed = daemon.tollgate(&["status"]);
+    assert!(listed.out.contains('x'), "{}", listed.out);
 }

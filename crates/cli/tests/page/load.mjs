@@ -6,7 +6,10 @@ import { check, main, until } from './browser.mjs';
 const { ADMIN, UPSTREAM_PORT } = process.env;
 const PROVIDERS = 200;
 const CALLS = 1000;
-const SECONDS = 6;
+const SECONDS = 5;
+// A task that took long once may have shared its core with somebody; one that always does is the page's own.
+const ATTEMPTS = 3;
+const VIEWS = ['', 'provider/provider-007', 'callers', 'calls', 'events', 'setup'];
 
 function provider(at) {
   const now = Date.now() / 1000;
@@ -31,8 +34,28 @@ function callers() {
   return { window: 3600, providers: Array.from({ length: PROVIDERS }, (_, at) => ({ name: provider(at).name, callers: [0, 1, 2, 3, 4].map(caller) })) };
 }
 
+function history(seconds) {
+  const column = () => Array.from({ length: seconds }, () => Math.round(9 * Math.random()));
+  const names = ['calls', 'sent_high', 'sent_normal', 'sent_low', 'success', 'limited', 'failed', 'other', 'saved', 'rejected', 'waiting', 'wait_p50_ms', 'wait_p99_ms'];
+  return { provider: null, every: 1, until: Date.now() / 1000, states: ['normal'], state: Array(seconds).fill(0), ...Object.fromEntries(names.map((name) => [name, column()])) };
+}
+
+const config = () => ({ problems: [], notes: [], store: { kind: 'memory', state: 'up' }, gateway: '127.0.0.1:4290', nodes: 1, settings: [], providers: Array.from({ length: PROVIDERS }, (_, at) => ({ name: provider(at).name, source: 'x.yaml', learned: [], settings: Array.from({ length: 40 }, (_, key) => ({ key: `key.${key}`, value: String(key), by: key % 3 ? 'default' : 'x.yaml:3:1' })) })) });
+const REPLIES = {
+  '/v1/history': () => history(300),
+  '/v1/config': config,
+  '/v1/decisions': () => ({ decisions: Array.from({ length: 500 }, call) }),
+  '/v1/cache': () => ({ stored: [] }),
+  '/api/rate-limit/metrics': () => ({ success: true, metrics: { entities: {} }, alerts: [] }),
+};
+
 const server = http.createServer((request, response) => {
   const url = new URL(request.url, ADMIN);
+  if (REPLIES[url.pathname]) {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(REPLIES[url.pathname]()));
+    return;
+  }
   if (url.pathname === '/v1/callers') {
     response.writeHead(200, { 'content-type': 'application/json' });
     response.end(JSON.stringify(callers()));
@@ -79,19 +102,24 @@ async function trace(page, context, seconds) {
 
 main({
   async run({ page, context, errors }) {
-    for (const view of ['', 'calls']) {
+    for (const view of VIEWS) {
+      const name = view || 'overview';
       await page.goto('about:blank');
       await page.goto(`http://127.0.0.1:${UPSTREAM_PORT}/#/${view}`);
-      await until(`${view || 'overview'}: 200 providers are known`, () => page.evaluate(() => window.tollgate && window.tollgate.state.providers.size === 200));
-      const before = await page.evaluate(() => window.tollgate.state.callsSeen);
-      const tasks = await trace(page, context, SECONDS);
-      const calls = await page.evaluate(() => window.tollgate.state.callsSeen) - before;
-      const longest = (of) => Math.max(0, ...tasks.map(of));
-      const over = tasks.filter((task) => task.work > 50).length;
-      check(tasks.length > SECONDS, 'the trace has tasks');
-      console.log(`${view || 'overview'}: longest task ${longest((task) => task.work).toFixed(0)} ms of work (${longest((task) => task.clock).toFixed(0)} ms by the clock), ${over} over 50 ms in ${SECONDS} s, ${Math.round(calls / SECONDS)} calls a second`);
-      check(longest((task) => task.work) < 150, `${view || 'overview'} does not stall`);
-      if (view === 'calls') check(calls / SECONDS > CALLS * 0.5, 'it keeps up with the stream');
+      await until(`${name}: 200 providers are known`, () => page.evaluate(() => window.tollgate && window.tollgate.state.providers.size === 200));
+      let over = [];
+      for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1) {
+        const before = await page.evaluate(() => window.tollgate.state.callsSeen);
+        const tasks = await trace(page, context, SECONDS);
+        const calls = await page.evaluate(() => window.tollgate.state.callsSeen) - before;
+        const longest = (of) => Math.max(0, ...tasks.map(of));
+        over = tasks.filter((task) => task.work > 50);
+        check(tasks.length > SECONDS, 'the trace has tasks');
+        console.log(`${name}, attempt ${attempt}: longest task ${longest((task) => task.work).toFixed(0)} ms of work (${longest((task) => task.clock).toFixed(0)} ms by the clock), ${over.length} over 50 ms in ${SECONDS} s, ${Math.round(calls / SECONDS)} calls a second`);
+        if (view === 'calls') check(calls / SECONDS > CALLS * 0.5, 'it keeps up with the stream');
+        if (!over.length) break;
+      }
+      check(over.length === 0, `${name}: no task over 50 ms`);
     }
     check(errors.length === 0, `no console error ${errors.join('\n')}`);
   },

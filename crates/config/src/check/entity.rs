@@ -34,6 +34,7 @@ impl Setting for EntitySource {
         let read = |text: &str| match text.split_once(':') {
             None if text == "path" => Some(EntitySource::Path),
             None if text == "host" => Some(EntitySource::Host),
+            None if text == "model" => Some(EntitySource::Model),
             Some((_, "")) | None => None,
             Some(("query", name)) => Some(EntitySource::Query(name.to_owned())),
             Some(("header", name)) => Some(EntitySource::Header(name.to_owned())),
@@ -47,7 +48,7 @@ impl Setting for EntitySource {
             problems,
             read,
             "is not a place where an entity can be read",
-            "write `path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`",
+            "write `path`, `host`, `model`, `query:NAME`, `header:NAME` or `body:FIELD`",
         )
     }
 }

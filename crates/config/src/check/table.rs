@@ -124,7 +124,7 @@ table! {
 
 table! {
     pub(crate) LIMIT {
-        name: Shape::Text, "name of the limit in every error" = "35/1s";
+        name: Shape::Text, "name of the limit in every error" = "the limit and its period";
         limit: Shape::Integer, "at most this many …";
         period: Shape::Text, "… per this length of time; `week` and `month` for the calendar";
         algorithm: Algorithm::SHAPE, "how the limit counts" = "sliding-window";
@@ -143,7 +143,7 @@ table! {
         before: Shape::List(&Shape::Text), "request fields that hold the cost; the first that is present counts";
         else: Shape::Integer, "the cost if none of these fields is present" = "1";
         prompt: Shape::Boolean, "add the size of the prompt in tokens; if the request states no bound, what completions of its entity used is held" = "false";
-        after: Shape::List(&Shape::Text), "the response fields whose sum is the actual cost; also in the events of a stream";
+        after: Shape::List(&Shape::Text), "the response fields whose sum is the actual cost, one with `-` in front is subtracted; also in the events of a stream";
     }
 }
 
@@ -157,7 +157,7 @@ table! {
 table! {
     pub(crate) ENTITIES {
         strip: Shape::Text, "prefix of the path that is removed before the entity is read";
-        from: Shape::Text, "where the entity is read from: `path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`" = "path";
+        from: Shape::Text, "where the entity is read from: `path`, `host`, `query:NAME`, `header:NAME`, `body:FIELD`, or `model` (in the path after `models` or `deployments`, else the body's field `model`)" = "path";
         rules: Shape::Map(&Shape::Text), "path patterns and their entities";
         ttl: Shape::Map(&Shape::Lifetime), "lifetimes by entity";
         dedup: Shape::Map(&Dedup::SHAPE), "`dedup` by entity";

@@ -68,9 +68,7 @@ pub(crate) fn settings(
         nodes: nodes(fields, problems),
         connections_max: connections_max(fields, problems),
         body_memory: fields.read("body_memory", problems).unwrap_or(BODY_MEMORY),
-        node_lease: fields
-            .read("node_lease", problems)
-            .unwrap_or(Span::from_secs(5)),
+        node_lease: node_lease(fields, problems),
         providers: Vec::new(),
         built_in: Vec::new(),
         intercept: or_default(fields, "intercept", problems),
@@ -225,6 +223,23 @@ fn url_encode(text: &str) -> String {
         }
     }
     whole
+}
+
+/// A shorter lease lapses between two heartbeats of a busy machine, and its node counts as dead.
+const NODE_LEASE_MIN: Span = Span::from_secs(1);
+
+fn node_lease(fields: &Fields<'_>, problems: &mut Problems) -> Span {
+    let lease = fields.read("node_lease", problems);
+    let lease: Span = lease.unwrap_or(Span::from_secs(5));
+    if lease < NODE_LEASE_MIN
+        && let Some(at) = fields.get("node_lease")
+    {
+        problems.push(at.error(
+            "is shorter than 1s",
+            "write `1s` or longer: a node that is busy for a moment must not count as dead",
+        ));
+    }
+    lease.max(NODE_LEASE_MIN)
 }
 
 fn nodes(fields: &Fields<'_>, problems: &mut Problems) -> u32 {

@@ -136,7 +136,16 @@ fn check_prefixes(guards: &[Guard], at: &At<'_>, problems: &mut Problems) {
     }
 }
 
+/// Metrics have the label `type` for providers and guards: `provider` is the word for all providers.
+const RESERVED: &str = "provider";
+
 fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
+    if name == RESERVED {
+        problems.push(at.error(
+            "`provider` is no name for a guard: metrics call the limits of providers so",
+            "choose another name",
+        ));
+    }
     let fields = open(at, GUARD, problems)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {

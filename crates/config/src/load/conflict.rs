@@ -32,7 +32,8 @@ pub(super) fn first(governed: &[LoadedProvider], config: &Config) -> Option<(usi
         let places = one.places.domains.iter();
         for (domain, place) in one.provider.domains.iter().zip(places) {
             let claim = Claim::Domain(domain.to_string());
-            if let Some(lost) = claims.claim(claim, index, place.clone(), governed) {
+            let place = place_in_file(place, one);
+            if let Some(lost) = claims.claim(claim, index, place, governed) {
                 return Some(lost);
             }
         }
@@ -60,6 +61,15 @@ pub(super) fn first(governed: &[LoadedProvider], config: &Config) -> Option<(usi
         }
     }
     None
+}
+
+/// Where a domain is claimed, for the reader: a domain that comes from a preset is claimed by the file that names the
+/// preset. Two such files would otherwise both be called by the one place in the preset.
+fn place_in_file(place: &Place, one: &LoadedProvider) -> Place {
+    match place.file.starts_with("preset ") {
+        true => Place::whole(&one.source),
+        false => place.clone(),
+    }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

@@ -241,12 +241,19 @@ fn warn_of_keys(tree: &Node, table: &'static [Field], file: &FileContent, about:
     }
 }
 
+/// `scheme://user:password@host`, or `?password=…` as Postgres takes it: a user alone is no secret.
+fn has_password(address: &str) -> bool {
+    let authority = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let user = authority.rsplit_once('@').map(|(user, _)| user);
+    user.is_some_and(|user| user.contains(':')) || address.contains("password=")
+}
+
 /// H3: the same for the password in the address of a store.
 fn warn_of_passwords(tree: &Node, file: &FileContent, about: &mut Problems) {
     for name in ["store", "cache_store", "guard_store"] {
         let Some(node) = tree.get(name) else { continue };
         let text = node.text().unwrap_or_default();
-        if file.readable_by_others && text.contains('@') && !text.contains("${") {
+        if file.readable_by_others && has_password(text) && !text.contains("${") {
             about.push(Problem {
                 level: Level::Warning,
                 place: node.place.clone(),

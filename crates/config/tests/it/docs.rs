@@ -171,10 +171,23 @@ fn the_examples_of_the_recipes_load() {
     const RECIPES: &str = include_str!("../../../../docs/recipes.md");
     const MIGRATION: &str = include_str!("../../../../docs/migration.md");
     const LLM: &str = include_str!("../../../../docs/llm.md");
-    let machine = ["TMDB_API_KEY", "ACME_KEY", "OPENAI_API_KEY", "K1", "K2"]
-        .iter()
-        .fold(TestHost::new(), |machine, name| machine.env(name, "key"));
-    for (page, at_least) in [(RECIPES, 3), (MIGRATION, 5), (LLM, 2)] {
+    const PRESETS: &str = include_str!("../../../../docs/presets.md");
+    const MANY_HOSTS: &str = include_str!("../../../../docs/many-hosts.md");
+    const README: &str = include_str!("../../../../README.md");
+    let keys = "TMDB_API_KEY ACME_KEY OPENAI_API_KEY K1 K2 GITHUB_TOKEN ANTHROPIC_API_KEY SPOTIFY_ID \
+        SPOTIFY_SECRET ALPHAVANTAGE_KEY DISCORD_TOKEN STRIPE_KEY SLACK_TOKEN";
+    let machine = keys.split(' ').fold(TestHost::new(), |machine, name| {
+        machine.env(name.trim(), "key")
+    });
+    let pages = [
+        (RECIPES, 2),
+        (MIGRATION, 5),
+        (LLM, 2),
+        (PRESETS, 10),
+        (MANY_HOSTS, 2),
+        (README, 1),
+    ];
+    for (page, at_least) in pages {
         let blocks: Vec<&str> = page
             .split("```yaml\n")
             .skip(1)
@@ -182,7 +195,8 @@ fn the_examples_of_the_recipes_load() {
             .collect();
         assert!(blocks.len() >= at_least);
         for text in blocks {
-            let (file, sources) = if text.starts_with("providers:") {
+            let is_config = ["providers:", "guard_store:", "store:"];
+            let (file, sources) = if is_config.iter().any(|first| text.starts_with(first)) {
                 ("tollgate.yaml", Sources::default())
             } else {
                 ("provider.yaml", files(&["provider.yaml"]))

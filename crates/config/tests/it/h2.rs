@@ -108,6 +108,19 @@ fn conflicting_providers_are_reported_with_both_places() {
     );
 }
 
+/// Two files of one preset: the error named the place of the domain in the preset twice, and neither file.
+#[test]
+fn two_files_of_one_preset_are_both_named() {
+    let machine = TestHost::new()
+        .file("a.yaml", "preset: omdb\napi_key: ${X}\n")
+        .file("b.yaml", "preset: omdb\napi_key: ${X}\n")
+        .env("X", "key");
+    let problems = machine.load_errors(&files(&["a.yaml", "b.yaml"]));
+    let expected = "b.yaml: the domain omdbapi.com belongs to the provider at a.yaml too; ";
+    assert!(problems.starts_with(expected), "{problems}");
+    assert_eq!(problems.lines().count(), 1, "{problems}");
+}
+
 /// Every problem of every file is reported at once.
 #[test]
 fn problems_of_all_files_are_reported_at_once() {

@@ -16,6 +16,7 @@ mod reload;
 mod resp;
 mod secrets;
 mod settings;
+mod soft_limits;
 
 use tollgate_config::{Checked, Environment, Level, Provider, ProviderFile};
 

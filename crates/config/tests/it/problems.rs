@@ -153,7 +153,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "entities: {from: cookie}",
-        "test.yaml:1:18: entities.from: is not a place where an entity can be read; write `path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`",
+        "test.yaml:1:18: entities.from: is not a place where an entity can be read; write `path`, `host`, `model`, `query:NAME`, `header:NAME` or `body:FIELD`",
     ),
     (
         "entities: {rules: {\"a*b*\": x}}",

@@ -390,13 +390,14 @@ fn a_port_alone_and_localhost_are_loopback() {
 /// H3: a password in the address of a store is warned about like a key.
 #[test]
 fn h3_a_password_that_others_can_read_is_warned_about() {
-    let open = TestHost::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
-    let problems_text = open.loaded(&Sources::default()).problems.to_string();
-    assert!(
-        problems_text.contains("tollgate.yaml:1:8: warning: store: a password is written out here"),
-        "{problems_text}"
-    );
-    assert!(!problems_text.contains("CANARY"));
+    for address in ["redis://me:CANARY@h", "postgres://me@h/d?password=CANARY"] {
+        let file = format!("store: {address}\n");
+        let open = TestHost::new().open_file("tollgate.yaml", &file);
+        let problems_text = open.loaded(&Sources::default()).problems.to_string();
+        let warning = "tollgate.yaml:1:8: warning: store: a password is written out here";
+        assert!(problems_text.contains(warning), "{problems_text}");
+        assert!(!problems_text.contains("CANARY"));
+    }
 }
 
 /// What is wrong, and the line that answers it.
@@ -418,6 +419,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "guard_store: cannot be used for this; write `memory:` or `redis://…`",
     ),
     ("nodes: 0", "nodes: must be 1 or more"),
+    ("node_lease: 40ms", "node_lease: is shorter than 1s"),
     (
         "env_prefix: my",
         "env_prefix: is not a prefix of variables; write capital letters with `_` at the end",
@@ -453,6 +455,10 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "guards: { a: {limit: 1, period: 1m}, b: {limit: 1, period: 1m}, c: {limit: 1, period: 1m}, d: {limit: 1, period: 1m}, e: {limit: 1, period: 1m}, f: {limit: 1, period: 1m}, g: {limit: 1, period: 1m}, h: {limit: 1, period: 1m}, i: {limit: 1, period: 1m} }",
         "guards: more than 8 guards could apply to one request",
+    ),
+    (
+        "guards: { provider: { limit: 1, period: 1m } }",
+        "guards.provider: `provider` is no name for a guard: metrics call the limits of providers so",
     ),
     (
         "guards: { ip: { limit: 1, period: 1m, by: cookie } }",

@@ -1,8 +1,11 @@
 //! What the charts and the callers' view show: `GET /v1/history`, `GET /v1/callers`, `GET /v1/config`.
 //!
-//! Promises: reading changes nothing and starts no provider. The store is asked only about waiting calls.
+//! Promises: reading changes nothing and starts no provider. The store is asked only about waiting calls
+//! and budgets.
 //!
 //! Never: shows a key.
+
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -15,6 +18,7 @@ use tollgate_core::time::Span;
 
 use super::routes::ApiState;
 use crate::api::{ApiError, json};
+use crate::daemon::{Limit, budgets};
 use crate::decision_api::RequestFields;
 use crate::history::{self, CallerHistory, STATES, Slot};
 
@@ -78,12 +82,15 @@ pub(super) async fn callers(State(api): State<ApiState>) -> Response {
     let mut estimates = Vec::new();
     for active in api.daemon.registry().started() {
         let estimate = active.queue_estimate().await;
-        estimates.push((active, estimate));
+        let budgets = budgets(&active).await;
+        estimates.push((active, estimate, budgets));
     }
     let recent = api.history.callers();
     let providers: Vec<Value> = estimates
         .iter()
-        .map(|(active, estimate)| callers_of(active, estimate, configured, &recent))
+        .map(|(active, estimate, budgets)| {
+            callers_of(active, (estimate, budgets), configured, &recent)
+        })
         .collect();
     drop(recent);
     json(&json!({ "window": 3_600, "providers": providers }))
@@ -92,7 +99,7 @@ pub(super) async fn callers(State(api): State<ApiState>) -> Response {
 /// Callers that called or wait: one whose calls all wait has ended none.
 fn callers_of(
     active: &ActiveProvider,
-    estimate: &QueueEstimate,
+    (estimate, budgets): (&QueueEstimate, &BTreeMap<String, Vec<Limit>>),
     configured: &[Caller],
     recent: &CallerHistory,
 ) -> Value {
@@ -118,6 +125,7 @@ fn callers_of(
             "wait_p50": wait(counts, 500),
             "wait_p99": wait(counts, 990),
             "priority": known.map(|caller| priority_word(caller.priority)),
+            "limits": budgets.get(name).map_or(&[] as &[Limit], |budgets| budgets),
             "at_least": known.and_then(|caller| caller.at_least).map(|share| f64::from(share.0) / 1e6),
             "at_most": known.and_then(|caller| caller.at_most).map(|share| f64::from(share.0) / 1e6),
         })

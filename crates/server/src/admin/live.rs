@@ -8,13 +8,12 @@
 //! | `decision` | one call and what became of it |
 //! | `lost` | the reader was too slow: `{"count": 3}` chunks are missing |
 //!
-//! Promises: the producer runs while somebody listens, and events of calls are built only while
-//! somebody wants `decision`. At most [`LISTENERS_MAX`] listen, each at most [`BACKLOG`] chunks
+//! Promises: the producer runs while somebody listens, and calls do nothing for it: `decision` comes from the ends
+//! that the decision log gets anyway. At most [`LISTENERS_MAX`] listen, each at most [`BACKLOG`] chunks
 //! behind. A stream ends when the daemon shuts down.
 //!
 //! Never: waits for a reader.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,7 +29,7 @@ use http_body::Frame;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
-use tollgate::event::{Event, Notification, Subscription};
+use tollgate::event::EndSubscription;
 
 use super::routes::ApiState;
 use super::sample::Sampler;
@@ -50,10 +49,6 @@ const BACKLOG: usize = 64;
 
 /// Decisions are sent in chunks, so that a thousand calls a second are not a thousand writes.
 const DECISIONS_EVERY: Duration = Duration::from_millis(200);
-
-/// How many calls one batch of decisions has at most: what ends in a fifth of a second at 5,000 calls a
-/// second. Of more the oldest are left out.
-const ENDED_MAX: usize = 1_000;
 
 /// The kinds that a reader may ask for.
 pub(super) const KINDS: [&str; 5] = ["sample", "transition", "notice", "alert", "decision"];
@@ -118,8 +113,7 @@ impl LiveEvents {
     /// Produces until nobody listens.
     async fn produce(self: Arc<LiveEvents>, sender: broadcast::Sender<Chunk>) {
         let mut sampler = Sampler::default();
-        let mut ended = VecDeque::new();
-        let mut calls: Option<Subscription> = None;
+        let mut calls: Option<EndSubscription> = None;
         let mut wants_decisions = self.decisions.subscribe();
         let mut newest = self.history.events().watch();
         let mut seen = *newest.borrow_and_update();
@@ -137,19 +131,11 @@ impl LiveEvents {
                     send(&sender, "sample", &[(None, &sample)]);
                 }
                 _ = flush.tick(), if calls.is_some() => {
+                    // Taken now and then, not awaited: a call that ends wakes nobody.
+                    let ended = calls.as_mut().map(|calls| calls.read().0).unwrap_or_default();
+                    let ended: Vec<_> = ended.iter().map(decision).collect();
                     let items: Vec<(Option<u64>, &_)> = ended.iter().map(|one| (None, one)).collect();
                     if !items.is_empty() { send(&sender, "decision", &items); }
-                    ended.clear();
-                }
-                next = async { match calls.as_mut() {
-                    Some(calls) => calls.next().await,
-                    None => std::future::pending().await,
-                } } => {
-                    let Some(next) = next else { return };
-                    if let Notification::Event(event) = next && let Event::CallEnded(end) = &*event {
-                        ended.push_back(decision(end));
-                        if ended.len() > ENDED_MAX { ended.pop_front(); }
-                    }
                 }
                 _ = newest.changed() => {
                     newest.borrow_and_update();

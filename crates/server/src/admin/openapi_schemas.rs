@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tollgate_config::provider::Cost;
 use tollgate_guard::ASKS_MAX;
 
-use super::live::KINDS;
+use super::{live::KINDS, openapi_limits as limits};
 use crate::call_words::{COST_MAX, PRIORITIES};
 use crate::decision_api::{ASK_FIELDS, NAME_MAX, URL_MAX};
 use crate::decision_log::KEPT_MAX;
@@ -296,16 +296,16 @@ fn operator_schemas() -> Value {
     let objects = json!({ "type": "array", "items": { "type": "object" } });
     json!({
         "Providers": object(&["providers", "problems"], json!({ "providers": objects, "problems": texts })),
-        "Provider": object(&["name", "domains", "health", "limits", "entities", "queue", "permits", "cooldown_until", "degraded", "store", "problems"], json!({
+        "Provider": object(&["name", "domains", "health", "limits", "entities", "queue", "permits", "cooldown_until", "keys", "budgets", "degraded", "store", "problems"], json!({
             "name": { "type": "string" },
             "domains": texts,
             "health": object(&["state", "breaker"], json!({ "state": state(), "breaker": { "enum": ["closed", "open", "half_open"] } })),
-            "limits": objects,
+            "limits": { "type": "array", "items": reference("ProviderLimit") }, "keys": limits::keys(), "budgets": limits::budgets(),
             "permits": object(&["open", "unreported"], json!({ "open": { "type": "integer" }, "unreported": { "type": "integer" } })),
             "degraded": { "type": "boolean" },
             "problems": texts,
         })),
-        "Settings": {
+        "ProviderLimit": limits::provider_limit(), "Settings": {
             "description": "settings by key, as `tollgate set` takes them; null = as configured",
             "type": "object",
             "minProperties": 1,
@@ -528,7 +528,7 @@ fn cost_text() -> Value {
     json!({ "type": "string", "pattern": pattern })
 }
 
-fn reference(name: &str) -> Value {
+pub(super) fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
@@ -543,7 +543,7 @@ fn both(one: &str, other: &str) -> Value {
     json!({ "required": [one, other], "properties": { one: some, other: some } })
 }
 
-fn object(required: &[&str], properties: Value) -> Value {
+pub(super) fn object(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "required": required, "properties": properties })
 }
 

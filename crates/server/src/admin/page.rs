@@ -60,6 +60,7 @@ static SENT: LazyLock<Vec<(Bytes, String)>> = LazyLock::new(|| {
     let sent = FILES.iter().map(|file| {
         let bytes = match file.kind {
             SCRIPT => without_comments(file.bytes),
+            STYLE => without_spaces(file.bytes),
             _ => Bytes::from_static(file.bytes),
         };
         let tag = tag(&bytes);
@@ -68,15 +69,112 @@ static SENT: LazyLock<Vec<(Bytes, String)>> = LazyLock::new(|| {
     sent.collect()
 });
 
-/// A script without indentation and lines that are comments. Lines keep their numbers; no text of ours spans lines.
+/// A script without indentation, empty lines, lines that are comments, and spaces beside marks; no text of ours spans
+/// lines. Texts and expressions in `/…/` stay as they are.
 fn without_comments(script: &[u8]) -> Bytes {
     let mut sent = Vec::with_capacity(script.len());
     for line in script.split(|byte| *byte == b'\n') {
-        let line = line.trim_ascii_start();
-        if !line.starts_with(b"//") {
-            sent.extend_from_slice(line);
+        let line = line.trim_ascii();
+        if !line.is_empty() && !line.starts_with(b"//") {
+            without_spaces_beside_marks(line, &mut sent);
+            sent.push(b'\n');
         }
-        sent.push(b'\n');
+    }
+    sent.into()
+}
+
+/// Beside one of these a space means nothing. Not beside `+`, `-` and `/`: two of them would become another mark.
+const MARKS: &[u8] = b"{}()[];,:?=<>*&|!%";
+
+fn without_spaces_beside_marks(line: &[u8], sent: &mut Vec<u8>) {
+    let mut at = 0;
+    while let Some(&byte) = line.get(at) {
+        let end = match byte {
+            b'\'' | b'"' => end_of(line, at, byte),
+            b'`' => end_of_template(line, at),
+            b'/' if begins_an_expression(sent) => end_of(line, at, b'/'),
+            _ => at + 1,
+        };
+        let next = line.get(end).copied().unwrap_or(b'\n');
+        let is_beside = |mark: Option<&u8>| mark.is_some_and(|mark| MARKS.contains(mark));
+        let means_nothing = byte == b' ' && (is_beside(sent.last()) || is_beside(Some(&next)));
+        if !means_nothing {
+            sent.extend_from_slice(line.get(at..end).unwrap_or_default());
+        }
+        at = end;
+    }
+}
+
+/// Behind these a `/` does not divide.
+fn begins_an_expression(sent: &[u8]) -> bool {
+    let before = sent.trim_ascii_end();
+    before.ends_with(b"return")
+        || before
+            .last()
+            .is_none_or(|last| b"(,=:[!&|?{};".contains(last))
+}
+
+/// Where a text or an expression ends that begins here, with its last mark.
+fn end_of(line: &[u8], from: usize, mark: u8) -> usize {
+    let mut at = from + 1;
+    while let Some(&byte) = line.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            byte if byte == mark => return at + 1,
+            _ => at += 1,
+        }
+    }
+    line.len()
+}
+
+/// Where a template ends that begins here. Code in it may contain templates.
+fn end_of_template(line: &[u8], from: usize) -> usize {
+    let (mut at, mut depth) = (from + 1, 0_usize);
+    while let Some(&byte) = line.get(at) {
+        at = match byte {
+            b'\\' => at + 2,
+            b'$' if depth == 0 && line.get(at + 1) == Some(&b'{') => {
+                depth = 1;
+                at + 2
+            }
+            b'{' if depth > 0 => {
+                depth += 1;
+                at + 1
+            }
+            b'}' if depth > 0 => {
+                depth -= 1;
+                at + 1
+            }
+            b'\'' | b'"' if depth > 0 => end_of(line, at, byte),
+            b'`' if depth > 0 => end_of_template(line, at),
+            b'`' => return at + 1,
+            _ => at + 1,
+        };
+    }
+    line.len()
+}
+
+/// A style sheet without indentation, line ends, and the spaces around `{`, `}`, `;`, `,` and after `:`. No text and
+/// no comment is in it.
+fn without_spaces(style: &[u8]) -> Bytes {
+    let mut sent: Vec<u8> = Vec::with_capacity(style.len());
+    for byte in style {
+        let byte = if byte.is_ascii_whitespace() {
+            b' '
+        } else {
+            *byte
+        };
+        let is_after_a_mark = sent.last().is_none_or(|last| b" {};,:>".contains(last));
+        if byte == b' ' && is_after_a_mark {
+            continue;
+        }
+        if b"{};,>".contains(&byte) && sent.last() == Some(&b' ') {
+            sent.pop();
+        }
+        if byte == b'}' && sent.last() == Some(&b';') {
+            sent.pop();
+        }
+        sent.push(byte);
     }
     sent.into()
 }
@@ -149,6 +247,46 @@ mod tests {
             .filter(|(file, _)| [SCRIPT, STYLE].contains(&file.kind));
         let bytes: usize = counted.map(|(_, (bytes, _))| bytes.len()).sum();
         assert!(bytes <= 120_000, "{bytes} bytes");
+    }
+
+    #[test]
+    fn a_script_is_sent_without_spaces_that_mean_nothing() {
+        let cases = [
+            (
+                "const a = (b, c) => ({ d: b + c });",
+                "const a=(b,c)=>({d:b + c});",
+            ),
+            (
+                "return x ? 'a , b' : \"c ; d\";",
+                "return x?'a , b':\"c ; d\";",
+            ),
+            (
+                "put(a, `x ${b ? `{ ${c} }` : 'd }'} , y`) ;",
+                "put(a,`x ${b ? `{ ${c} }` : 'd }'} , y`);",
+            ),
+            (
+                "text.replace(/(\\d) min, \\b/g, '$1 m') / 2 ;",
+                "text.replace(/(\\d) min, \\b/g,'$1 m')/ 2;",
+            ),
+            ("  // a remark", ""),
+        ];
+        for (script, expected) in cases {
+            let sent = without_comments(script.as_bytes());
+            assert_eq!(std::str::from_utf8(&sent).unwrap().trim_end(), expected);
+        }
+    }
+
+    #[test]
+    fn a_style_sheet_is_sent_without_spaces_that_mean_nothing() {
+        let sent = without_spaces(b"@media (max-width: 9px) {\n  .a > .b, .c .d:hover { margin: 0 1px; color: red; }\n}\n");
+        let expected = "@media (max-width:9px){.a>.b,.c .d:hover{margin:0 1px;color:red}}";
+        assert_eq!(sent, expected);
+        let style = FILES.iter().find(|file| file.kind == STYLE);
+        let text = std::str::from_utf8(style.unwrap().bytes).unwrap();
+        assert!(
+            !text.contains("/*") && !text.contains("content: \""),
+            "a text or a comment would change"
+        );
     }
 
     /// A text over several lines would lose its indentation.

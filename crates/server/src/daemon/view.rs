@@ -19,6 +19,7 @@ use tollgate_core::ask::Priority;
 use tollgate_core::health::{Breaker, HealthStatus, OperatorHold, PathStatus};
 use tollgate_core::time::{Now, Span};
 
+use super::budgets::{Key, budgets, keys};
 use super::list::damaged_rows;
 use super::{Daemon, DaemonState};
 
@@ -37,6 +38,10 @@ pub struct ProviderDetails {
     permits: HeldPermits,
     cooldown_until: Option<f64>,
     cooldowns: Vec<Cooldown>,
+    /// Of a pool; empty if there is but one.
+    keys: Vec<Key>,
+    /// The limits `per: caller` of each caller.
+    budgets: BTreeMap<String, Vec<Limit>>,
     estimated_limits: Vec<Estimate>,
     degraded: bool,
     store: StoreState,
@@ -118,17 +123,20 @@ pub(super) struct Cooldown {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     name: String,
     algorithm: &'static str,
     limit: u64,
     period: f64,
     per: &'static str,
+    unit: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<usize>,
     used: Option<u64>,
+    in_flight: Option<u64>,
     remaining: Option<u64>,
     reserve: u64,
+    waiting: usize,
     window_start: Option<f64>,
     reset_at: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -251,6 +259,8 @@ impl Daemon {
                 .into_iter()
                 .map(|one| cooldown(one, now))
                 .collect(),
+            keys: keys(&active),
+            budgets: budgets(&active).await,
             estimated_limits: learned.limits.into_iter().map(estimate).collect(),
             degraded,
             store: self.store_state(),
@@ -409,10 +419,13 @@ pub(super) fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
                 limit: view.map_or(limit.limit, |view| view.limit),
                 period: seconds(limit.period),
                 per: limit.per.word(),
+                unit: limit.unit,
                 key: limit.key,
                 used: view.map(|view| view.used),
+                in_flight: view.map(|view| view.in_flight),
                 remaining: view.map(|view| view.remaining),
                 reserve: limit.reserve,
+                waiting: limit.waiting,
                 window_start: view.and_then(|view| Some(epoch_before(now, view.window_age?))),
                 reset_at: view.and_then(|view| Some(epoch_after(now, view.reset_after?))),
                 learned: view.and_then(|view| view.learned).map(|learned| Learned {

@@ -4,7 +4,7 @@ import { Stream, change, get } from './api.js';
 import { closeSheet } from './calls.js';
 import * as callers from './callers.js';
 import * as calls from './calls.js';
-import { h, hide, put, rows, svg } from './dom.js';
+import { h, hide, put, rows, set, svg } from './dom.js';
 import * as events from './events.js';
 import * as overview from './overview.js';
 import { openHelp, openPalette } from './palette.js';
@@ -105,8 +105,8 @@ const facts = h('div.facts');
 const themeButton = h('button.icon', { type: 'button', 'aria-label': 'Light or dark', title: 'Light or dark (t)', onclick: () => theme(true) }, '◑');
 $('bar').append(facts, h('button', { type: 'button', onclick: () => palette(), 'aria-label': 'Commands' }, h('span.long', null, 'Commands '), h('span.short', { 'aria-hidden': 'true' }, '⌕'), h('kbd', { 'aria-hidden': 'true' }, 'Ctrl K')), themeButton);
 const parts = { providers: h('b'), waiting: h('b'), store: h('span'), live: h('span.state') };
-const known = h('span', { hidden: true }, ' · ', parts.providers, ' · ', parts.waiting, ' · ', parts.store);
-facts.append(parts.live, known);
+const known = h('span', { hidden: true }, h('span.wide-only', null, parts.providers, ' · '), parts.waiting, ' · ', parts.store, ' · ');
+facts.append(known, parts.live);
 
 function drawBar() {
   if (!state.sample) {
@@ -115,7 +115,7 @@ function drawBar() {
   }
   hide(known, false);
   put(parts.providers, plural(state.providers.size, 'provider'));
-  put(parts.waiting, `${grouped(state.sample.waiting)} waiting`);
+  put(parts.waiting, `${grouped(state.waiting)} waiting`);
   put(parts.store, state.sample.store === 'up' ? 'store ok' : 'store lost');
   const isLive = state.link === 'live';
   parts.live.dataset.tone = isLive ? 'ok' : 'wait';
@@ -129,7 +129,8 @@ function drawBar() {
 const railProviders = h('div.rail-providers');
 const railMore = h('a.rail-more.mute', { href: '#/providers', hidden: true });
 const links = VIEWS.map(([name, title, href]) => h('a', { href, 'data-view': name, title }, svg('svg', { viewBox: '0 0 16 16', 'aria-hidden': 'true' }, svg('path', { d: ICONS[name] })), h('span', null, title)));
-$('rail').append(h('div.brand', null, h('img', { src: '/page/icon.svg', alt: '' }), h('span', null, 'Tollgate')), links[0], h('a.rail-small', { href: '#/providers', 'data-view': 'providers', title: 'Providers' }, svg('svg', { viewBox: '0 0 16 16', 'aria-hidden': 'true' }, svg('path', { d: ICONS.providers })), h('span', null, 'Providers')), railProviders, railMore, ...links.slice(1));
+const railSmall = h('a.rail-small', { href: '#/providers', title: 'Providers' }, svg('svg', { viewBox: '0 0 16 16', 'aria-hidden': 'true' }, svg('path', { d: ICONS.providers })), h('span', null, 'Providers'));
+$('rail').append(h('div.brand', null, h('img', { src: '/page/icon.svg', alt: '' }), h('span', null, 'Tollgate')), links[0], railSmall, railProviders, railMore, ...links.slice(1));
 
 function drawRail() {
   const all = ranked();
@@ -149,6 +150,7 @@ function drawRail() {
   });
   hide(railMore, all.length <= RAIL_MAX);
   put(railMore, `${all.length - RAIL_MAX} more`);
+  set(railSmall, 'aria-current', current.startsWith('provider/') ? 'page' : null);
   for (const link of links) {
     if (link.dataset.view === current) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');

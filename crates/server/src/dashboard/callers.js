@@ -2,13 +2,15 @@
 
 import { get } from './api.js';
 import { h, hide, put, rows } from './dom.js';
-import { etaOf, grouped, percent, span } from './words.js';
+import { clock, etaOf, grouped, per, percent, span } from './words.js';
+
+const TITLES = [['Caller', ''], ['Share', '.num'], ['Calls', '.num'], ['Sent', '.num.drop-1'], ['Waiting', '.num'], ['Done in', '.num'], ['Wait p50', '.num.drop-3'], ['Wait p99', '.num'], ['Rejected', '.num'], ['Left early', '.num.drop-3']];
 
 export function mount(root) {
   const body = h('div');
   const empty = h('div.table', { hidden: true }, h('div.empty', null, h('b', null, 'Every call is '), h('code', null, 'default'), h('b', null, '.'), ' Put @name in the base URL: ', h('code', null, '/tmdb@scanner/3')));
   const nothing = h('div.table', { hidden: true }, h('div.empty', null, 'No call has come through Tollgate since it started.'));
-  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Shares of the calls that were sent in the last hour; ticks are at_least and at_most of the configuration, as parts of the whole bar. Waits are since the start.'), empty, nothing, body);
+  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Who sent how much in the last hour. Ticks under a bar are the shares that the configuration grants (at_least) or allows (at_most). Waits are since the start.'), empty, nothing, body);
   async function load() {
     const reply = await get('/v1/callers').catch(() => null);
     if (!reply || !root.isConnected) return;
@@ -52,14 +54,20 @@ export function mount(root) {
   return { update() {}, rows: () => [...body.querySelectorAll('tbody tr')], leave: () => { clearInterval(timer); cancelAnimationFrame(frame); seen.disconnect(); } };
 }
 
+// A caller has the same shade everywhere, whatever its share.
+function shade(name) {
+  let hash = 16;
+  for (const letter of name) hash = (hash * 33 + letter.codePointAt(0)) % 65521;
+  return hash % 5;
+}
+
 function total(provider) {
   return provider.callers.reduce((sum, one) => sum + one.sent, 0);
 }
 
 function makeProvider(provider) {
   const parts = { stack: h('div.stack', { role: 'img' }), ticks: h('div.ticks', { 'aria-hidden': 'true' }), body: h('tbody') };
-  const titles = [['Caller', ''], ['Share', '.num'], ['Calls', '.num'], ['Sent', '.num.drop-1'], ['Waiting', '.num'], ['Done in', '.num'], ['Wait p50', '.num.drop-2'], ['p99', '.num'], ['Rejected', '.num.drop-1'], ['Left early', '.num.drop-2']];
-  const element = h('section', null, h('h2', null, h('a', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name)), parts.stack, parts.ticks, h('div.table.scroll', null, h('table.callers', null, h('thead', null, h('tr', null, ...titles.map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), parts.body)));
+  const element = h('section.lazy', null, h('h2', null, h('a', { href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name)), parts.stack, parts.ticks, h('div.table', null, h('table.callers', null, h('thead', null, h('tr', null, ...TITLES.map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), parts.body)));
   element.parts = parts;
   return element;
 }
@@ -69,7 +77,7 @@ function updateProvider(element, provider) {
   const all = Math.max(1, total(provider));
   const callers = [...provider.callers].sort((a, b) => b.sent - a.sent || b.calls - a.calls);
   rows(stack, callers.filter((one) => one.sent), (one) => one.name, () => h('span'), (piece, one) => {
-    piece.className = `fill-${callers.indexOf(one) % 3}`;
+    piece.className = `fill-${shade(one.name)}`;
     piece.style.flexGrow = String(one.sent / all);
     put(piece, one.sent / all > 0.08 ? one.name : '');
     const title = `${one.name} ${percent(one.sent / all)}`;
@@ -83,9 +91,21 @@ function updateProvider(element, provider) {
     const { cells } = row;
     const values = [percent(one.sent / all), grouped(one.calls), grouped(one.sent), one.waiting ? grouped(one.waiting) : '–', etaOf(one), one.wait_p50 === null ? '–' : span(one.wait_p50), one.wait_p99 === null ? '–' : span(one.wait_p99), one.rejected ? grouped(one.rejected) : '–', one.left ? grouped(one.left) : '–'];
     values.forEach((value, at) => put(cells[at + 1], value));
+    put(row.budgets, (one.limits || []).map(budgetWords).join('; '));
+    hide(row.budgets, !(one.limits || []).length);
   });
 }
 
+// "team budget: 400 of 500 tokens per day used, 100 remaining, resets 00:00"
+function budgetWords(limit) {
+  const unit = limit.unit.replace('_', ' ');
+  const reset = limit.reset_at ? `, resets ${clock(limit.reset_at, true)}` : '';
+  return `${limit.name}: ${grouped(limit.used)} of ${grouped(limit.limit)} ${unit} ${per(limit.period)} used, ${grouped(limit.remaining)} remaining${reset}`;
+}
+
 function makeRow(one) {
-  return h('tr', null, h('td', null, h('a.name', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name), one.priority ? h('span.mute', null, ` ${one.priority}`) : null), ...['.num', '.num', '.num.drop-1', '.num', '.num.eta', '.num.drop-2', '.num', '.num.drop-1', '.num.drop-2'].map((more) => h(`td${more}`)));
+  const budgets = h('div.mute', { hidden: true });
+  const row = h('tr', null, h('td', null, h('a.name', { href: `#/calls?caller=${encodeURIComponent(one.name)}` }, one.name), one.priority ? h('span.mute', null, ` ${one.priority}`) : null, budgets), ...TITLES.slice(1).map(([title, more]) => h(`td${more}${title === 'Done in' ? '.eta' : ''}`, { 'data-title': title })));
+  row.budgets = budgets;
+  return row;
 }

@@ -1,9 +1,9 @@
 // 4 Calls: the log, newest first. It holds still while the pointer is on it. Filters live in the URL.
 
 import { get } from './api.js';
-import { copyButton, h, hide, put, rows } from './dom.js';
+import { copyButton, h, hide, marked, put, rows } from './dom.js';
 import { CALLS_MAX, onOlderCalls, state } from './state.js';
-import { clock, grouped, span } from './words.js';
+import { clock, grouped, span, units } from './words.js';
 
 const SHOWN_MAX = 200;
 // Above so many calls a second nobody reads along: fewer rows, twice a second.
@@ -30,7 +30,7 @@ export function mount(root, context) {
   const count = h('span.mute');
   const newer = h('button.newer', { type: 'button', hidden: true, onclick: () => { held = null; update(true); } });
   const empty = h('div.empty');
-  const table = h('div.table.scroll', null, h('table.log.phone-rows', null, h('thead', null, h('tr', null, ...[['Time', ''], ['Id', '.drop-1'], ['Caller', '.drop-2'], ['Call', ''], ['Source', ''], ['Wait', '.num.drop-1'], ['Tries', '.num.drop-2'], ['Status', '.num']].map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), body), empty);
+  const table = h('div.table.scroll', null, callTable(body), empty);
   root.replaceChildren(h('h1', null, 'Calls'), h('div.filters', null, text, ...selects, count), newer, table);
   context.stream.want('decision', true);
   let held = null;
@@ -83,6 +83,9 @@ export function mount(root, context) {
   const of = params.get('provider') ? `&provider=${encodeURIComponent(params.get('provider'))}` : '';
   get(`/v1/decisions?limit=500${of}`).then((reply) => {
     onOlderCalls(reply.decisions || []);
+    // They did not come now: the list is not fast.
+    counted = { at: performance.now(), seen: state.callsSeen };
+    isFast = false;
     update(true);
   }).catch(() => {});
   return {
@@ -97,6 +100,12 @@ export function mount(root, context) {
   };
 }
 
+// The table of calls, here and on the page of a provider.
+export function callTable(body) {
+  const titles = [['Time', ''], ['Id', '.drop-1'], ['Caller', '.drop-2'], ['Call', ''], ['Source', ''], ['Wait', '.num.drop-1'], ['Tries', '.num.drop-3'], ['Status', '.num']];
+  return h('table.log.phone-rows', null, h('thead', null, h('tr', null, ...titles.map(([title, more]) => h(`th${more}`, { scope: 'col' }, title)))), body);
+}
+
 export function callRow(call, open, isOne) {
   const tone = call.status === null ? 'mute' : call.status === 429 ? 'wait' : call.status >= 500 || call.source === 'tollgate' ? 'stop' : 'text';
   const row = h('tr.link', { tabindex: '-1', onclick: open },
@@ -106,7 +115,7 @@ export function callRow(call, open, isOne) {
     h('td.mono.wide', { title: call.path }, isOne ? null : h('span.mute', null, `${call.provider || '?'} `), `${call.method || ''} ${call.path || call.entity || ''}`),
     h('td', null, h('span.pill', { 'data-tone': TONES[call.source] || 'mute' }, call.source)),
     h('td.num.mono.drop-1', null, call.wait ? span(call.wait) : '–'),
-    h('td.num.drop-2', null, call.attempts || '–'),
+    h('td.num.drop-3', null, call.attempts || '–'),
     h('td.num.mono', null, h('button.quiet.tone', { type: 'button', 'data-tone': tone, 'aria-label': `${call.method || 'permit'} ${call.path || call.entity || call.provider || ''}: status ${call.status || 'none'}, why` }, statusOf(call))));
   row.open = open;
   return row;
@@ -123,6 +132,16 @@ function statusOf(call) {
   const isRejected = call.decision === 'reject' || call.source === 'tollgate';
   const why = call.reason && (isRejected || !call.status) ? reasonOf(call) : '';
   return [call.status, why].filter(Boolean).join(' ') || '–';
+}
+
+// What became of it, in a few words.
+function verdictOf(call) {
+  const cause = [reasonOf(call), call.limit].filter(Boolean).join(' ');
+  if (call.decision === 'reject') return `Rejected: ${cause || 'see below'}`;
+  if (call.source === 'cache' || call.source === 'stale') return call.source === 'cache' ? 'From the cache' : 'From the cache, stale';
+  if (call.source === 'shared' || call.source === 'merged') return 'Shared the response of another call';
+  if (call.status === null) return cause ? `No response: ${cause}` : 'No response';
+  return call.decision === 'queue' ? `Waited ${span(call.wait)}: ${cause}` : 'Sent at once';
 }
 
 const STEP_TONES = { queued: 'mute', joined: 'mute', queue: 'ok', allow: 'ok', sent: 'info', response: 'ok', cooldown: 'wait', failed: 'stop', cache: 'stale', stale: 'stale', reject: 'stop', end: 'text' };
@@ -143,7 +162,8 @@ export function openSheet(call) {
     const width = Math.max(0, step.at - at);
     const isWait = ['queued', 'joined', 'queue', 'reject', 'cooldown'].includes(step.kind);
     const piece = h('span', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'data-look': isWait ? 'wait' : 'work', title: step.text });
-    piece.style.flexGrow = String(Math.max(0.005, width / end));
+    // Above one in all: less would leave the rest of the bar empty.
+    piece.style.flexGrow = String(Math.max(1, (100 * width) / end));
     bar.append(piece);
     at = step.at;
   }
@@ -151,10 +171,10 @@ export function openSheet(call) {
   const facts = [['provider', call.provider], ['entity', call.entity], ['caller', call.caller || 'default'], ['priority', call.priority], ['decision', `${call.decision}${call.reason ? `: ${reasonOf(call)}` : ''}${call.limit ? ` (${call.limit})` : ''}`], ['source', call.source], ['wait', span(call.wait)], ['attempts', call.attempts], ['status', call.status], ['id', call.id]];
   const isModal = innerWidth < 720;
   const sheet = h('aside.sheet', { role: 'dialog', 'aria-modal': isModal ? 'true' : null, 'aria-label': `Call ${call.id}` },
-    h('div.row', null, h('h2.grow', null, 'Why'), close),
+    h('div.row', null, h('h2.grow', null, verdictOf(call)), close),
     h('p.mono', null, `${call.method || ''} ${call.path || ''}`),
     bar, h('p.mute', null, `${clock(call.ts)}, ${span(end)} in all, ${span(call.wait)} of it waiting`),
-    h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, span(step.at)), h('span.shape', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'aria-hidden': 'true' }, STEP_SHAPES[step.kind] || '·'), h('span', null, step.text)))),
+    h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, `+${span(step.at)}`), h('span.shape', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'aria-hidden': 'true' }, STEP_SHAPES[step.kind] || '·'), h('span', null, ...marked(units(step.text)))))),
     h('dl', null, ...facts.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h('dt', null, name), h('dd', null, String(value))])),
     h('div.row', null, h('code', null, `tollgate why ${call.id}`), copyButton(`tollgate why ${call.id}`)));
   sheet.from = from;

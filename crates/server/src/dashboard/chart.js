@@ -117,7 +117,7 @@ export class Chart {
     if (!this.isAny) {
       pen.fillStyle = colour('mute');
       pen.textAlign = 'center';
-      pen.fillText('no calls in this time', this.width / 2, this.height / 2);
+      pen.fillText(this.options.empty || 'no calls in this time', this.width / 2, this.height / 2);
       return;
     }
     this.paintGrid(pen);

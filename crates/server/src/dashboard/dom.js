@@ -58,6 +58,11 @@ export function svg(tag, attributes, ...children) {
   return element;
 }
 
+// The `code` of a message as such.
+export function marked(text) {
+  return text.split('\x60').map((part, at) => (at % 2 ? h('code', null, part) : part));
+}
+
 // A sparkline: a polyline in a box that stretches.
 export function spark(label) {
   const line = svg('polyline', { points: '', fill: 'none', 'vector-effect': 'non-scaling-stroke' });
@@ -66,9 +71,11 @@ export function spark(label) {
   return {
     element: box,
     draw(values) {
+      // A minute wide, the newest at the right, however few there are so far.
+      // One point is no line.
+      if (values.length < 2) return;
       const most = Math.max(1, ...values) * 1.2;
-      const step = values.length > 1 ? 60 / (values.length - 1) : 60;
-      const points = values.map((value, at) => `${(at * step).toFixed(1)},${(19 - (value / most) * 18).toFixed(1)}`).join(' ');
+      const points = values.map((value, at) => `${(60 - ((values.length - 1 - at) * 60) / 59).toFixed(1)},${(19 - (value / most) * 18).toFixed(1)}`).join(' ');
       if (points !== last) line.setAttribute('points', points);
       last = points;
     },

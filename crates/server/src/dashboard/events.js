@@ -1,8 +1,8 @@
 // 5 Events: what changed and who did it; the same kind within a minute folds.
 
-import { h, hide, put, rows, set } from './dom.js';
+import { h, hide, marked, put, rows, set } from './dom.js';
 import { now, state } from './state.js';
-import { clock, look, span } from './words.js';
+import { clock, grouped, look, span, units } from './words.js';
 
 const KINDS = { transition: 'states', degrade: 'quota', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store' };
 const SHAPES = { info: ['○', 'info'], warning: ['▲', 'wait'], error: ['■', 'stop'] };
@@ -23,6 +23,7 @@ export function mount(root, context) {
     const shown = (held || state.events).filter((event) => !isEcho(event)).filter((event) => (!kind || event.kind === kind) && (!provider || event.provider === provider));
     const open = openAlerts(shown);
     const folded = fold([...open, ...shown.filter((event) => !open.includes(event))]).slice(0, 200);
+    folded.forEach((one) => { one.isOpen = open.includes(one.event); });
     rows(list, folded, (one) => one.key, makeRow, updateRow);
     hide(empty, folded.length > 0);
     const began = context.config && context.config.started ? now() - context.config.started : (performance.now() - state.startedAt) / 1000;
@@ -61,16 +62,25 @@ function fold(events) {
   return out;
 }
 
+// Alerts have large numbers; other texts may have paths.
+function textOf(event) {
+  const text = units(event.text);
+  return event.kind === 'alert' ? text.replace(/\b\d{4,}\b/g, grouped) : text;
+}
+
 function makeRow({ event }) {
   const [shape, tone] = event.to ? [look(event.to).shape, look(event.to).tone] : SHAPES[event.level] || SHAPES.info;
   const count = h('span.pill');
-  const who = event.provider ? h('a.who', { href: `#/provider/${encodeURIComponent(event.provider)}` }, event.provider) : h('span.who.mute', null, event.kind);
-  const row = h('li', null, h('span.mono.mute.when', null, clock(event.ts)), h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, shape), who, h('span.text', null, h('span.sr', null, `${event.level}: `), event.text), count);
-  row.count = count;
+  const open = h('span.pill', { 'data-tone': tone }, 'Open');
+  // Alerts about a store name it as their provider; no provider has a name with a space.
+  const who = event.provider && !event.provider.includes(' ') ? h('a.who', { href: `#/provider/${encodeURIComponent(event.provider)}` }, event.provider) : h('span.who.mute', null, event.provider || event.kind);
+  const row = h('li', null, h('span.mono.mute.when', null, clock(event.ts)), h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, shape), who, h('span.text', null, h('span.sr', null, `${event.level}: `), ...marked(textOf(event))), h('span.pills', null, open, count));
+  Object.assign(row, { count, isOpen: open });
   return row;
 }
 
 function updateRow(row, one) {
+  hide(row.isOpen, !one.isOpen);
   hide(row.count, one.count < 2);
   put(row.count, `×${one.count}`);
 }

@@ -6,41 +6,44 @@ import { pace, share } from './state.js';
 
 export function lane(isCompact) {
   const used = h('span.lane-used');
+  const flight = h('span.lane-used.lane-flight');
   const reserve = h('span.lane-reserve');
-  const track = h('span.lane-track', { role: 'img' }, used, reserve);
+  const track = h('span.lane-track', { role: 'img' }, used, flight, reserve);
   const left = h('span.lane-left');
   const right = h('span.lane-right.mute');
   const note = h('div.lane-note', { hidden: true });
   const element = isCompact
     ? h('div.lane.lane-compact', null, track, left)
     : h('div.lane', null, h('div.lane-head', null, left, right), track, note);
-  return { element, used, reserve, track, left, right, note };
+  return { element, used, flight, reserve, track, left, right, note };
 }
 
 export function drawLane(parts, provider, limit, now, isCompact) {
   const left = share(limit);
-  const isConcurrency = limit.algorithm === 'concurrency';
   const known = limit.used !== null && limit.used !== undefined;
   const part = known && limit.limit ? Math.min(1, limit.used / limit.limit) : 0;
-  parts.used.style.transform = `scaleX(${part})`;
-  parts.used.className = isConcurrency ? 'lane-used lane-flight' : 'lane-used';
-  // A limit per second that is full is in good use; one of a day is gone.
-  const isShort = limit.period < 60;
+  // Calls under way are hatched: all of a limit on calls at a time.
+  const under = limit.algorithm === 'concurrency' ? part : Math.min(part, (limit.in_flight || 0) / (limit.limit || 1));
+  parts.used.style.transform = `scaleX(${part - under})`;
+  parts.flight.style.transform = `translateX(${((part - under) * 100).toFixed(2)}%) scaleX(${under})`;
+  // A limit per second that is full is in good use, and one that frees its slots one by one; one of a day is gone.
+  const isShort = limit.period < (['fixed-window', 'calendar'].includes(limit.algorithm) ? 60 : 3600);
   parts.track.dataset.tone = left === null ? 'none' : isShort || left >= 0.15 ? 'ok' : left <= 0 ? 'stop' : 'wait';
   parts.reserve.style.width = `${limit.limit ? Math.min(100, (limit.reserve / limit.limit) * 100) : 0}%`;
   hide(parts.reserve, !limit.reserve);
-  const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${per(limit.period)}`;
-  const of = limit.entity ? `${limit.entity}: ` : limit.key ? `key ${limit.key}: ` : '';
+  const unit = limit.unit && limit.unit !== 'calls' ? `${limit.unit.replace('_', ' ')} ` : '';
+  const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${unit}${per(limit.period)}`;
+  const of = limit.entity || limit.key ? `${[limit.entity, limit.key && `key ${limit.key}`].filter(Boolean).join(', ')}: ` : '';
   // A limit per entity has no count of its own: its lanes are those of the entities.
   const tail = !known && limit.per !== 'provider' ? ` for each ${limit.per}` : '';
   parts.track.classList.toggle('lane-template', !known);
   put(parts.left, of + what + tail);
   if (parts.left.title !== of + what + tail) parts.left.title = of + what + tail;
   const reset = limit.reset_at && limit.reset_at > now + 1 && limit.used && limit.period >= 10 ? `resets in ${span(limit.reset_at - now)}` : '';
-  const label = `${of}${what}${reset ? `, ${reset}` : ''}${limit.reserve ? `, ${limit.reserve} reserved for urgent calls` : ''}`;
+  const label = `${of}${what}${reset ? `, ${reset}` : ''}${limit.in_flight ? `, ${limit.in_flight} under way` : ''}${limit.reserve ? `, ${limit.reserve} reserved for high priority` : ''}`;
   if (parts.track.getAttribute('aria-label') !== label) parts.track.setAttribute('aria-label', label);
   if (isCompact) return;
-  put(parts.right, [reset, limit.reserve ? `reserve ${grouped(limit.reserve)}` : ''].filter(Boolean).join(' · '));
+  put(parts.right, [limit.learned ? `${limit.name.replace(' (learned)', '')}, learned ${clock(limit.learned.since)}` : '', reset, limit.reserve ? `reserve ${grouped(limit.reserve)}` : ''].filter(Boolean).join(' · '));
   const [text, tone] = note(provider, limit, now, known);
   hide(parts.note, !text);
   put(parts.note, text);

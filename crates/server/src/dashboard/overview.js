@@ -1,13 +1,14 @@
 // 1 Overview: one sentence, four figures, every provider.
 
+import { get } from './api.js';
 import { copyButton, h, hide, put, rows, set, spark } from './dom.js';
 import { drawLane, lane } from './lane.js';
-import { mean, needsAttention, now, ranked, state, sum, tightest, waitingOf } from './state.js';
+import { mean, needsAttention, now, onProviderHistory, ranked, state, sum, tightest, waitingOf } from './state.js';
 import { age, clock, cooldownEnd, grouped, limitName, look, percent, plural, queueWords, short, stateKey, stateWords, usedUp } from './words.js';
 
 export function mount(root, context) {
   const sentence = h('h1', { id: 'sentence' });
-  const figures = ['calls/s', 'waiting', 'saved', '429s, last 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
+  const figures = ['calls/s', 'waiting', 'saved (cache, shared)', '429s from providers, 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
   // Built once: what is rebuilt while somebody points at it loses the focus and the click.
   const choices = ['all', 'attention'].map((name) => [name, h('a.button.chip', { role: 'button', href: `#/${name === 'all' ? '' : '?show=attention'}` })]);
   const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' }, ...choices.map(([, chip]) => chip));
@@ -19,6 +20,7 @@ export function mount(root, context) {
 
   function update() {
     if (!state.sample) return;
+    askForHistory();
     const all = ranked();
     const bad = all.filter(needsAttention);
     const filter = context.params.get('show') || 'all';
@@ -38,6 +40,14 @@ export function mount(root, context) {
       if (one.spacer === undefined) updateRow(row, one);
       else row.firstChild.style.height = `${one.spacer}px`;
     });
+  }
+  // What the first rows did before the page was opened.
+  let isAsked = false;
+  function askForHistory() {
+    if (isAsked) return;
+    isAsked = true;
+    const first = ranked().filter((one) => one.started).slice(0, 12);
+    for (const { name } of first) get(`/v1/history?provider=${encodeURIComponent(name)}&span=1m`).then((history) => onProviderHistory(name, history)).catch(() => {});
   }
   const onScroll = () => { if (state.providers.size >= 60) context.schedule(); };
   addEventListener('scroll', onScroll, { passive: true });
@@ -59,9 +69,9 @@ function drawFigures([calls, waiting, saved, limited], all) {
   put(calls.note, rejected ? `${grouped(rejected)} rejected in 60 s` : '');
   set(calls.element, 'href', rejected ? '#/calls?decision=reject' : '#/calls');
   calls.line.draw(total.calls);
-  put(waiting.value, grouped(state.sample.waiting));
+  put(waiting.value, grouped(state.waiting));
   const busiest = all.reduce((most, one) => (waitingOf(one) > waitingOf(most || one) || !most ? one : most), null);
-  put(waiting.note, state.sample.waiting && busiest ? waitingNote(busiest, all.filter(waitingOf).length) : '');
+  put(waiting.note, state.waiting && busiest ? waitingNote(busiest, all.filter(waitingOf).length) : '');
   waiting.line.draw(total.waiting);
   const all60 = sum(total.saved) + sum(total.sent);
   put(saved.value, all60 ? percent(sum(total.saved) / all60) : '–');
@@ -70,7 +80,7 @@ function drawFigures([calls, waiting, saved, limited], all) {
   put(limited.value, grouped(state.limited24h));
   const last = Math.max(0, ...all.map((one) => one.last_429 || 0));
   put(limited.note, last ? age(last, now()) : '');
-  hide(limited.line.element, true);
+  limited.line.draw(total.limited);
 }
 
 // When the busiest queue is done, and whose it is if there are several.
@@ -88,13 +98,13 @@ function sentenceOf(all, bad) {
   const empty = all.find(usedUp);
   const queueOf = (provider) => (waitingOf(provider) ? `; ${queueWords(provider, now())}` : '');
   const busiest = all.reduce((most, one) => (!most || waitingOf(one) > waitingOf(most) ? one : most), null);
-  const queue = state.sample.waiting ? `; ${busiest.name}: ${queueWords(busiest, now())}` : '';
+  const queue = state.waiting ? `; ${busiest.name}: ${queueWords(busiest, now())}` : '';
   const worst = bad.find((provider) => provider.state !== 'normal' || provider.hold);
   if (worst) {
     const until = worst.sleep_until || cooldownEnd(worst);
-    const rest = bad.length > 1 ? `, ${bad.length - 1} more ${bad.length === 2 ? 'needs' : 'need'} attention` : '';
+    const rest = bad.length > 1 ? ` ${bad.length - 1} more ${bad.length === 2 ? 'needs' : 'need'} attention.` : '';
     const { word } = look(stateKey(worst, store));
-    return `${worst.name}: ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${queueOf(worst)}${rest}.`;
+    return `${worst.name} is ${word.toLowerCase()}${until ? ` until ${clock(until)}` : ''}${queueOf(worst)}.${rest}`;
   }
   if (empty) {
     const { reset_at: until } = usedUp(empty);
@@ -156,17 +166,24 @@ function updateRow(row, provider) {
   if (parts.word.title !== words) parts.word.title = words;
   const limit = tightest(provider) || provider.limits[0];
   hide(parts.lane.element, !limit);
-  hide(parts.free, Boolean(limit) || !provider.started);
+  hide(parts.free, Boolean(limit));
+  put(parts.free, provider.started ? 'no limit' : '–');
   if (limit) drawLane(parts.lane, provider, limit, now(), true);
   const series = state.series.get(provider.name);
   parts.spark.draw(series.calls);
   put(parts.rate, short(mean(series.calls.slice(-5))));
   const { queue } = provider;
   const waits = waitingOf(provider);
-  put(parts.waiting, waits ? `${grouped(queue.high)}/${grouped(queue.normal)}/${grouped(queue.low)}` : '–');
+  put(parts.waiting, waits ? waitingWords(queue) : '–');
   const hits = sum(series.saved);
   put(parts.hits, hits + sum(series.misses) ? percent(hits / (hits + sum(series.misses))) : '–');
   put(parts.last, age(provider.last_429, now()));
+}
+
+// "1,788 low"; of several priorities all three.
+function waitingWords(queue) {
+  const some = ['high', 'normal', 'low'].filter((one) => queue[one]);
+  return some.length === 1 ? `${grouped(queue[some[0]])} ${some[0]}` : `${grouped(queue.high)}/${grouped(queue.normal)}/${grouped(queue.low)}`;
 }
 
 // Before the first call: how to make it.

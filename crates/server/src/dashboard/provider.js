@@ -2,11 +2,11 @@
 
 import { change, get } from './api.js';
 import { Chart } from './chart.js';
-import { callRow, openSheet } from './calls.js';
+import { callRow, callTable, openSheet } from './calls.js';
 import { h, hide, put, rows, set } from './dom.js';
 import { drawLane, estimatedLane, lane } from './lane.js';
 import { now, onOlderCalls, state, waitingOf } from './state.js';
-import { etaOf, grouped, look, plural, queueWords, reason, short, span, stateKey, stateWords } from './words.js';
+import { clock, etaOf, grouped, look, percent, plural, queueWords, reason, short, span, stateKey, stateWords } from './words.js';
 
 const SPANS = ['5m', '1h', '24h'];
 
@@ -29,19 +29,19 @@ export function mount(root, context) {
     new Chart('Wait for a permit', [
       { label: 'p50', tone: 'mute', of: (history) => waits(history, history.wait_p50_ms) },
       { label: 'p99', tone: 'text', of: (history) => waits(history, history.wait_p99_ms) },
-    ], { format: span, height: 140 }),
-    new Chart('Answers per second', [
+    ], { format: span, empty: 'nobody waited in this time' }),
+    new Chart('Responses per second', [
       { label: 'ok', tone: 'ok', of: (history) => rate(history, history.success) },
       { label: 'cache', tone: 'stale', of: (history) => rate(history, history.saved) },
       { label: '4xx', tone: 'mute', of: (history) => rate(history, history.other) },
       { label: 'failed', tone: 'stop', of: (history) => rate(history, history.failed) },
       { label: '429', tone: 'wait', of: (history) => rate(history, history.limited) },
-    ], { stack: true, height: 140 }),
+    ], { stack: true }),
   ];
   const choices = SPANS.map((one) => [one, h('button.chip', { type: 'button', onclick: () => { chosen = one; drawSpans(); loadHistory(); } }, one)]);
   const spans = h('div.chips', { role: 'group', 'aria-label': 'Time shown' }, ...choices.map(([, chip]) => chip));
   const queue = h('tbody');
-  const queueNote = h('p.mute');
+  const queueNote = h('p.mute.note');
   const endpoints = h('tbody');
   const endpointsEmpty = h('div.empty', null, 'Nothing is counted per endpoint. ', h('code', null, 'per: entity'), ' in a limit, or ', h('code', null, 'entities.ttl'), ', makes them visible.');
   const lastCalls = h('tbody');
@@ -53,9 +53,9 @@ export function mount(root, context) {
     charts[0].element, h('div.charts-2', null, charts[1].element, charts[2].element),
     h('div.columns', null,
       h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Done in', 'Sent, 1 h'), queue)), queueNote),
-      h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Stored'), endpoints), endpointsEmpty))),
+      h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Hits'), endpoints), endpointsEmpty))),
     h('div.section', null, h('h2.grow', null, 'Last calls'), h('a.mute', { href: `#/calls?provider=${encodeURIComponent(name)}` }, 'all calls')),
-    h('div.table.scroll', null, h('table.log', null, head('Time', 'Id', 'Caller', 'Call', 'Source', 'Wait', 'Tries', 'Status'), lastCalls), callsEmpty));
+    h('div.table.scroll', null, callTable(lastCalls), callsEmpty));
   context.stream.want('decision', true);
 
   let chosen = context.params.get('span') || '5m';
@@ -82,8 +82,9 @@ export function mount(root, context) {
   }
   async function loadDetails() {
     try {
-      const [provider, cache, callers] = await Promise.all([get(path), get(`/v1/cache?provider=${encodeURIComponent(name)}`), get('/v1/callers')]);
-      details = { provider, cache, callers: (callers.providers.find((one) => one.name === name) || { callers: [] }).callers };
+      const of = `provider=${encodeURIComponent(name)}`;
+      const [provider, cache, callers, counts] = await Promise.all([get(path), get(`/v1/cache?${of}`), get('/v1/callers'), get(`/api/rate-limit/metrics?${of}`).catch(() => null)]);
+      details = { provider, cache, counts: counts ? Object.values(counts.metrics.entities) : [], callers: (callers.providers.find((one) => one.name === name) || { callers: [] }).callers };
       drawDetails();
     } catch (error) {
       if (error.status === 404) put(why, `${error.message} ${error.hint}`);
@@ -91,19 +92,22 @@ export function mount(root, context) {
   }
   function drawDetails() {
     if (!root.isConnected) return;
-    const most = Math.max(1, ...details.callers.map((one) => one.waiting));
-    const waiting = details.callers.filter((one) => one.waiting || one.sent).sort((a, b) => b.waiting - a.waiting || b.sent - a.sent).slice(0, 12);
+    // The queue as the rest of the page shows it: from the last sample.
+    const { queue: all } = state.providers.get(name) || {};
+    if (!all) return;
+    const callers = details.callers.map((one) => ({ ...one, ...(all.callers[one.name] || { waiting: 0, starved: 0, eta: 0 }) }));
+    const most = Math.max(1, ...callers.map((one) => one.waiting));
+    const waiting = callers.filter((one) => one.waiting || one.sent).sort((a, b) => b.waiting - a.waiting || b.sent - a.sent).slice(0, 12);
     rows(queue, waiting, (one) => one.name, makeQueueRow, (row, one) => updateQueueRow(row, one, most));
-    const { queue: all } = details.provider;
     const total = all.high + all.normal + all.low;
-    const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${grouped(count)} for ${CAUSES[cause] || cause}`).join(', ');
+    const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${plural(count, 'call waits', 'calls wait')} for ${CAUSES[cause] || cause}`).join(', ');
     const done = all.eta ? `; the last one is sent in about ${span(all.eta)}` : '';
-    const starved = all.starved ? `; ${plural(all.starved, 'call is', 'calls are')} not sent while urgent calls take everything` : '';
-    put(queueNote, total ? `Of them ${causes}${done}${starved}.` : 'Nobody waits.');
+    const starved = all.starved ? `; ${plural(all.starved, 'call is', 'calls are')} not sent while calls of higher priority take everything` : '';
+    put(queueNote, total ? `${causes}${done}${starved}.` : 'Nobody waits.');
     const ttl = new Map(details.provider.settings.filter((one) => one.key.startsWith('entities.ttl.')).map((one) => [one.key.slice(13), one.value]));
     const stored = new Map(details.cache.stored.filter((one) => one.entity).map((one) => [one.entity, one]));
     const names = [...new Set([...Object.keys(details.provider.entities), ...ttl.keys(), ...stored.keys()])].sort();
-    rows(endpoints, names.map((entity) => ({ entity, part: details.provider.entities[entity], ttl: ttl.get(entity), stored: stored.get(entity) })), (one) => one.entity, makeEndpoint, updateEndpoint);
+    rows(endpoints, names.map((entity) => ({ entity, part: details.provider.entities[entity], ttl: ttl.get(entity), hits: details.counts.find((one) => one.entity === entity), stored: stored.get(entity) })), (one) => one.entity, makeEndpoint, updateEndpoint);
     hide(endpointsEmpty, names.length > 0);
     hide(endpoints.parentElement, names.length === 0);
   }
@@ -126,7 +130,7 @@ export function mount(root, context) {
     put(shape, look(key).shape);
     put(word, stateWords(provider, now(), state.sample.store));
     const queueText = waitingOf(provider) ? ` ${queueWords(provider, now())}.` : '';
-    put(why, reason(provider, now(), state.sample.store) + queueText);
+    put(why, reason(provider, now(), state.sample.store) + queueText + keysText(details && details.provider));
     const estimated = provider.estimated_limits || [];
     hide(lanes, provider.limits.length + estimated.length === 0);
     hide(noLimits, provider.limits.length + estimated.length > 0 || !provider.started);
@@ -138,6 +142,7 @@ export function mount(root, context) {
       return parts.element;
     }, (element, limit) => (element.draw ? element.draw(limit) : drawLane(element.parts, provider, limit, now(), false)));
     acts.update(provider, key);
+    if (details) drawDetails();
     const mine = state.calls.filter((call) => call.provider === name).slice(0, 50);
     rows(lastCalls, mine, (call) => call.id, (call) => callRow(call, () => openSheet(call), true), () => {});
     hide(callsEmpty, mine.length > 0);
@@ -156,8 +161,14 @@ export function mount(root, context) {
   };
 }
 
+// Keys of a pool that are not used at present.
+function keysText(provider) {
+  const aside = ((provider && provider.keys) || []).filter((one) => one.reason);
+  return aside.map((one) => ` Key ${one.key} is set aside until ${clock(one.set_aside_until)}: ${one.reason}.`).join('');
+}
+
 function head(...titles) {
-  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Done in', 'Remaining', 'Stored', 'Wait', 'Tries', 'Status'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
+  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Done in', 'Remaining', 'Hits'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
 }
 
 function rate(history, values) {
@@ -176,7 +187,7 @@ function hideTemplates(limits) {
   return limits.filter((one) => one.entity || one.per !== 'entity' || !hasOwn.has(one.name));
 }
 
-const CAUSES = { limit: 'a limit', estimated_limit: 'the pace learned from 429s', concurrency: 'a free slot', cooldown: 'a cool-down', sleep: 'the provider to recover', paused: 'an operator', offline: 'an operator', retry: 'the next try', off_peak: 'off-peak hours', store_lost: 'the store' };
+const CAUSES = { limit: 'a limit', estimated_limit: 'the pace learned from 429s', concurrency: 'a free slot', cooldown: 'a cool-down', sleep: 'the provider to recover', paused: 'an operator', offline: 'an operator', retry: 'the next try', off_peak: 'off-peak hours', store: 'the store', store_lost: 'the store' };
 
 // The line that sent calls may not cross for long: the smallest limit per second.
 function smoothLimit(provider) {
@@ -211,7 +222,9 @@ function updateEndpoint(row, one) {
   const until = one.part && one.part.cooldown_until;
   put(row.parts.cool, until && until > now() ? span(until - now()) : one.part && one.part.degraded ? 'saving quota' : '–');
   put(row.parts.ttl, one.ttl || '–');
-  put(row.parts.hits, one.stored ? plural(one.stored.responses, 'response') : '–');
+  const looked = one.hits ? one.hits.cache_hits + one.hits.cache_misses : 0;
+  put(row.parts.hits, looked ? percent(one.hits.cache_hits / looked) : '–');
+  row.parts.hits.title = one.stored ? `${plural(one.stored.responses, 'response')} stored` : '';
 }
 
 // The buttons, their result, and undo.

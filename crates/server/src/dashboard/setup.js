@@ -1,8 +1,11 @@
 // 6 Setup: problems first, then every setting and who set it.
 
 import { change, get } from './api.js';
-import { copyButton, h, hide, put } from './dom.js';
+import { copyButton, h, hide, marked, put } from './dom.js';
 import { plural } from './words.js';
+
+// Sources run once a second at most; a person looks less often.
+const SOURCES_EVERY = 5000;
 
 export function mount(root, context) {
   const body = h('div', null, h('p.mute', null, 'Loading…'));
@@ -10,6 +13,8 @@ export function mount(root, context) {
   const changed = h('button.chip', { type: 'button', 'aria-pressed': 'false', onclick: () => { changed.setAttribute('aria-pressed', String(changed.getAttribute('aria-pressed') !== 'true')); narrow(); } }, 'only what is set');
   const result = h('span.mute', { role: 'status' });
   const reload = h('button', { type: 'button', onclick: onReload }, 'Reload files');
+  const fetched = h('div', null);
+  let readAt = 0;
   root.replaceChildren(h('div.row', null, h('h1.grow', null, 'Setup'), result, reload), body);
 
   async function load() {
@@ -19,8 +24,15 @@ export function mount(root, context) {
       body.replaceChildren(h('p.mute', null, config.error.message));
       return;
     }
+    draw(config);
+    readSources();
+  }
+  // Sources run while the page is open, so their part is read again.
+  async function readSources() {
+    readAt = performance.now();
     const { sources } = await get('/v1/sources').catch(() => ({ sources: [] }));
-    draw(config, sources);
+    if (!root.isConnected || !fetched.isConnected) return;
+    fetched.replaceChildren(...(sources.length ? [h('h2', null, 'Sources'), h('div.table', null, h('div.scroll', null, sourceTable(sources)))] : []));
   }
   async function onReload() {
     context.note('reload');
@@ -32,7 +44,7 @@ export function mount(root, context) {
     }
     load();
   }
-  function draw(config, sources) {
+  function draw(config) {
     const problems = [...config.problems.filter((one) => one.level !== 'note'), ...config.notes.map((message) => ({ level: 'error', place: '', path: '', message, hint: '' }))];
     const store = config.store.state === 'up' ? h('span.state', { 'data-tone': 'ok' }, h('span.shape', null, '●'), `${config.store.kind}, ok`) : h('span.state', { 'data-tone': 'stop' }, h('span.shape', null, '▲'), `${config.store.kind}, lost: ${config.store.trouble}`);
     const facts = [['Gateway', config.gateway ? h('span.row', null, h('code', null, `http://${config.gateway}`), copyButton(`http://${config.gateway}`)) : '–'], ['Store', store], ['Nodes', String(config.nodes)], ['Local CA', h('span.mute', null, 'HTTPS interception is not part of this version')]];
@@ -41,7 +53,7 @@ export function mount(root, context) {
       h('div.table', null, ...(problems.length ? problems.map(problem) : [h('div.empty', null, 'Every file is valid.')])),
       h('h2', null, 'This daemon'),
       h('div.table', null, h('table.facts-table', null, h('tbody', null, ...facts.map(([name, value]) => h('tr', null, h('th', { scope: 'row' }, name), h('td', null, value)))))),
-      ...(sources.length ? [h('h2', null, 'Sources'), h('div.table', null, h('div.scroll', null, sourceTable(sources)))] : []),
+      fetched,
       h('div.section', null, h('h2.grow', null, 'Settings in effect'), filter, changed),
       h('div.table', null, section('tollgate.yaml', '', config.settings, true), ...config.providers.map((one) => section(one.name, one.source, one.settings, config.providers.length === 1))));
     narrow();
@@ -61,20 +73,20 @@ export function mount(root, context) {
     }
   }
   load();
-  return { update() { reload.disabled = Boolean(context.refusal()); reload.title = context.refusal() || 'read every file again'; }, rows: () => [...body.querySelectorAll('summary')] };
+  return { update() { if (performance.now() - readAt > SOURCES_EVERY) readSources(); reload.disabled = Boolean(context.refusal()); reload.title = context.refusal() || 'read every file again'; }, rows: () => [...body.querySelectorAll('summary')] };
 }
 
 function problem(one) {
   const tone = one.level === 'error' ? 'stop' : 'wait';
   const text = `${one.place}${one.path ? ` ${one.path}` : ''}: ${one.message}`;
-  return h('div.problem', null, h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, one.level === 'error' ? '■' : '▲'), h('div', null, h('div.mono', null, one.place, one.path ? ` ${one.path}` : ''), h('div', null, h('span.sr', null, `${one.level}: `), one.message), one.hint ? h('div.mute', null, one.hint) : null), copyButton(`${text}${one.hint ? `; ${one.hint}` : ''}`));
+  return h('div.problem', null, h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, one.level === 'error' ? '■' : '▲'), h('div', null, h('div.mono', null, one.place, one.path ? ` ${one.path}` : ''), h('div', null, h('span.sr', null, `${one.level}: `), ...marked(one.message)), one.hint ? h('div.mute', null, ...marked(one.hint)) : null), copyButton(`${text}${one.hint ? `; ${one.hint}` : ''}`));
 }
 
 // What is fetched regularly: when next, and how it went.
 function sourceTable(sources) {
   const next = (one) => (one.queued ? 'queued' : one.next_run ? utc(one.next_run) : '–');
   const last = (one) => (one.last ? `${one.last.result}${one.last.status ? ` ${one.last.status}` : ''} ${utc(one.last.at)}${one.last.error ? `: ${one.last.error}` : ''}` : '–');
-  const rows = sources.map((one) => h('tr', null, h('td', null, one.name), h('td', null, one.provider || 'no limits'), h('td', null, one.every || one.cron || 'once'), h('td', null, next(one)), h('td', null, last(one))));
+  const rows = sources.map((one) => h('tr', null, h('td', null, one.name), h('td', null, one.provider || 'no limits'), h('td', null, one.every || one.cron || 'once'), h('td', null, next(one)), h('td', null, one.last && one.last.result !== 'ok' ? h('span.state', { 'data-tone': 'stop' }, h('span.shape', { 'aria-hidden': 'true' }, '▲'), last(one)) : last(one))));
   return h('table.settings', null, h('thead', null, h('tr', null, ...['Source', 'Provider', 'When', 'Next run', 'Last result'].map((name) => h('th', { scope: 'col' }, name)))), h('tbody', null, ...rows));
 }
 

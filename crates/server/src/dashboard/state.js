@@ -1,6 +1,6 @@
 // What the page knows: the last sample, short series for sparklines, events, calls. All bounded.
 
-import { severity, stateKey } from './words.js';
+import { hasRoom, heldBy, severity, stateKey } from './words.js';
 
 const SERIES = 60;
 const EVENTS_MAX = 500;
@@ -14,7 +14,8 @@ export const state = {
   lastCommand: null,
   providers: new Map(),
   series: new Map(),
-  total: { calls: [], waiting: [], saved: [], sent: [], rejected: [] },
+  total: { calls: [], waiting: [], saved: [], sent: [], rejected: [], limited: [] },
+  waiting: 0,
   ranked: [],
   events: [],
   calls: [],
@@ -32,7 +33,7 @@ export function now() {
 export function onSample(sample) {
   state.sample = sample;
   state.receivedAt = performance.now();
-  const sums = { calls: 0, saved: 0, sent: 0, limited: 0, rejected: 0 };
+  const sums = { calls: 0, saved: 0, sent: 0, limited: 0, rejected: 0, limitedNow: 0, waiting: 0 };
   const seen = new Set();
   for (const provider of sample.providers) {
     seen.add(provider.name);
@@ -51,6 +52,8 @@ export function onSample(sample) {
     sums.sent += sent;
     sums.limited += provider.limited_24h;
     sums.rejected += last.rejected;
+    sums.limitedNow += last.responses[1];
+    sums.waiting += waitingOf(provider);
   }
   for (const name of state.providers.keys()) {
     if (!seen.has(name)) {
@@ -62,7 +65,10 @@ export function onSample(sample) {
   push(state.total.calls, sums.calls);
   push(state.total.saved, sums.saved);
   push(state.total.sent, sums.sent);
-  push(state.total.waiting, sample.waiting);
+  // The sum of what the rows show, so that one page has one number.
+  state.waiting = sums.waiting;
+  push(state.total.waiting, sums.waiting);
+  push(state.total.limited, sums.limitedNow);
   push(state.total.rejected, sums.rejected);
   state.limited24h = sums.limited;
 }
@@ -75,7 +81,16 @@ export function onHistory(history) {
   fill(state.total.waiting, history.waiting);
   fill(state.total.saved, history.saved);
   fill(state.total.rejected, history.rejected);
+  fill(state.total.limited, history.limited);
   fill(state.total.sent, history.sent_high.map((value, at) => value + history.sent_normal[at] + history.sent_low[at]));
+}
+
+// The same for one provider.
+export function onProviderHistory(name, history) {
+  const series = state.series.get(name);
+  if (!series || series.isFilled) return;
+  series.isFilled = true;
+  series.calls.splice(0, 0, ...history.calls.slice(-SERIES + series.calls.length));
 }
 
 export function onEvent(event) {
@@ -118,11 +133,13 @@ function rank(store) {
   for (const provider of state.providers.values()) {
     const limit = findTightest(provider);
     tight.set(provider, limit);
-    order.set(provider, [severity(stateKey(provider, store)), limit ? -Math.round(10 * (1 - share(limit))) : 0]);
+    // Calls that wait, by their order of magnitude: rows must not change places each second.
+    const queue = -Math.ceil(Math.log10(waitingOf(provider) + 1));
+    order.set(provider, [severity(stateKey(provider, store)), queue, limit ? -Math.round(10 * (1 - share(limit))) : 0]);
   }
   state.ranked = [...order.keys()].sort((a, b) => {
     const [one, other] = [order.get(a), order.get(b)];
-    return one[0] - other[0] || one[1] - other[1] || (a.name < b.name ? -1 : 1);
+    return one[0] - other[0] || one[1] - other[1] || one[2] - other[2] || (a.name < b.name ? -1 : 1);
   });
 }
 
@@ -143,12 +160,15 @@ export function share(limit) {
   return Math.min(1, Math.max(0, limit.remaining / limit.limit));
 }
 
-// The limit of a provider that has the smallest share left; long periods matter more than seconds.
+// The limit that calls wait for; without one, the limit that has the smallest share left, where long periods matter
+// more than seconds.
 export function tightest(provider) {
   return tight.get(provider);
 }
 
 function findTightest(provider) {
+  const held = heldBy(provider);
+  if (held && !hasRoom(held)) return held;
   let best = null;
   for (const limit of provider.limits) {
     const left = share(limit);

@@ -7,7 +7,7 @@ const STATES = {
   half_open: { word: 'Testing', shape: '◌', tone: 'info' },
   cache_only: { word: 'Cache only', shape: '▤', tone: 'stale' },
   degrade: { word: 'Saving quota', shape: '▥', tone: 'stale' },
-  paused: { word: 'Paused', shape: '‖', tone: 'wait' },
+  paused: { word: 'Paused', shape: '⏸\uFE0E', tone: 'wait' },
   offline: { word: 'Offline', shape: '⊘', tone: 'stop' },
   held_cache_only: { word: 'Cache only', shape: '▤', tone: 'stale' },
   full: { word: 'Used up', shape: '▼', tone: 'wait' },
@@ -32,9 +32,10 @@ export function stateKey(provider, store) {
   return provider.enabled === false ? 'unlimited' : 'normal';
 }
 
-// A limit of a minute or longer has nothing left for anybody.
+// A limit has nothing left for anybody until it starts anew. One that frees its slots one by one is only in full use,
+// unless that takes an hour.
 export function usedUp(provider) {
-  return provider.limits.find((limit) => limit.remaining === 0 && limit.period >= 60);
+  return provider.limits.find((limit) => limit.remaining === 0 && limit.period >= (['fixed-window', 'calendar'].includes(limit.algorithm) ? 60 : 3600));
 }
 
 export function severity(key) {
@@ -51,7 +52,7 @@ export function stateWords(provider, now, store) {
   if (key === 'throttle' && provider.rate !== null) return `Slowed to ${short(provider.rate)}/s`;
   if (key === 'sleep' && provider.sleep_until) return `Sleeping ${span(Math.ceil(Math.max(0, provider.sleep_until - now)))}`;
   if (key === 'paused' && provider.sleep_until) return `Paused, ${span(Math.max(0, provider.sleep_until - now))} more`;
-  if (key === 'full' && usedUp(provider).reset_at) return `Used up until ${clock(usedUp(provider).reset_at, true)}`;
+  if (key === 'full' && usedUp(provider).reset_at) return `Used up ${span(Math.max(1, Math.ceil(usedUp(provider).reset_at - now)))}`;
   if (key === 'cooling') return `Cooling down ${span(Math.ceil(Math.max(0, cooldownEnd(provider) - now)))}`;
   return word;
 }
@@ -69,12 +70,14 @@ export function reason(provider, now, store) {
   if (key === 'offline') return 'Taken offline by an operator: calls are rejected until it is resumed.';
   if (key === 'held_cache_only') return `Cache only by an operator: no call is sent${provider.sleep_until ? ` until ${clock(provider.sleep_until)}` : ''}.`;
   if (cooling) {
-    const of = cooling.of === 'provider' ? '' : ` on ${cooling.of}`;
-    return `${cooling.reason}${of}; calls wait until ${clock(cooling.until)}.`;
+    const of = cooling.of === 'provider' ? '' : `, on ${cooling.of}`;
+    const at = provider.last_429 ? `, ${clock(provider.last_429)}` : '';
+    return `${units(cooling.reason)}${of}${at}; calls wait ${span(Math.ceil(Math.max(0, cooling.until - now)))} more, until ${clock(cooling.until)}.`;
   }
   if (key === 'sleep') {
-    const why = provider.consec429 ? `${provider.consec429} × 429 in a row` : `${provider.failure_count || 'several'} failures in a row`;
-    return `${why}; a test call follows at ${clock(provider.sleep_until)}.`;
+    const at = provider.last_429 ? `, the last at ${clock(provider.last_429)}` : '';
+    const why = provider.consec429 ? `${provider.consec429} × 429 in a row${at}` : `${provider.failure_count || 'several'} failures in a row`;
+    return `${why}; a test call follows ${provider.sleep_until ? `in ${span(Math.ceil(Math.max(0, provider.sleep_until - now)))}, at ${clock(provider.sleep_until)}` : 'soon'}.`;
   }
   if (key === 'half_open') return 'A few test calls go out; the rest waits for their result.';
   if (key === 'throttle') return `${percent(provider.err_rate_30s)} of calls failed in the last 30 s; fewer are sent until that improves.`;
@@ -83,22 +86,50 @@ export function reason(provider, now, store) {
   if (key === 'full') return `${limitName(usedUp(provider))} is used up${usedUp(provider).reset_at ? `; calls wait until ${clock(usedUp(provider).reset_at)}` : ''}.`;
   if (key === 'unlimited') return 'Its file says enabled: false: calls are counted and sent, whatever the limits are.';
   if (key === 'idle') return 'No call has come through Tollgate since it started.';
+  return waits(provider) ? waitReason(provider) : 'Calls flow.';
+}
+
+const CAUSES = {
+  cooldown: 'It cools down after a 429.',
+  sleep: 'It sleeps after failures.',
+  retry: 'Calls wait for their next try.',
+  off_peak: 'Calls of low priority wait for off-peak hours.',
+  store: 'No limit holds the calls; the store takes its time.',
+  store_lost: 'The store that counts permits was lost a moment ago.',
+};
+
+// What most of the waiting calls wait for.
+function waitReason(provider) {
+  const causes = Object.entries(provider.queue.waiting_for || {}).sort((a, b) => b[1] - a[1]);
+  const cause = causes.length ? causes[0][0] : 'limit';
   const estimated = (provider.estimated_limits || []).find((one) => one.rate !== null);
-  if (estimated && provider.queue && waits(provider)) return `About ${short(estimated.rate)} calls per second${estimated.of === 'provider' ? '' : ` on ${estimated.of}`}, learned from 429s.`;
-  const full = waits(provider) ? fullLimit(provider) : null;
-  return full ? `${limitName(full)} is fully used.` : 'Calls flow.';
+  if (cause === 'estimated_limit') return estimated ? `About ${short(estimated.rate)} calls per second${estimated.of === 'provider' ? '' : ` on ${estimated.of}`}, learned from 429s.` : 'Calls go as the provider accepts them, learned from 429s.';
+  if (CAUSES[cause]) return CAUSES[cause];
+  const held = heldBy(provider);
+  if (held && !hasRoom(held)) return `${limitName(held)} is fully used.`;
+  const { high, normal } = provider.queue;
+  if (held && !high && !normal && held.algorithm === 'sliding-window') return `Urgent calls came, so calls of low priority are spread evenly over the ${limitName(held)}.`;
+  if (held) return 'Calls of higher priority, or the share of their caller, hold them.';
+  return cause === 'concurrency' ? 'All slots for calls at a time are taken.' : 'A limit of a caller or an endpoint is fully used.';
+}
+
+// The limit that most calls wait for: because it is used up, or because others go first.
+export function heldBy(provider) {
+  return provider.limits.reduce((most, one) => ((one.waiting || 0) > (most ? most.waiting : 0) ? one : most), null);
+}
+
+// More is left of it than comes and goes, beside what is reserved for urgent calls: it is not this limit that is short.
+export function hasRoom(limit) {
+  return limit.remaining !== null && limit.remaining > (limit.reserve || 0) + Math.max(1, limit.limit * 0.1);
+}
+
+// The daemon writes "5 min", the page "5 m".
+export function units(text) {
+  return text.replace(/(\d) min\b/g, '$1 m');
 }
 
 function waits(provider) {
   return provider.queue ? provider.queue.high + provider.queue.normal + provider.queue.low : 0;
-}
-
-// The limit that waiting calls wait for: the one with the smallest share left.
-function fullLimit(provider) {
-  const known = provider.limits.filter((limit) => limit.remaining !== null && limit.limit);
-  const left = (limit) => Math.max(0, limit.remaining - limit.reserve) / limit.limit;
-  known.sort((a, b) => left(a) - left(b));
-  return known.length && left(known[0]) <= 0.1 ? known[0] : null;
 }
 
 // "20 per second", with what it counts.
@@ -125,16 +156,17 @@ export function queueWords(provider, now) {
 }
 
 function etaWords(eta, starved, count, now) {
-  if (starved >= count) return '; none is sent while urgent calls take everything';
-  const rest = starved ? `; ${grouped(starved)} not while urgent calls take everything` : '';
+  if (starved >= count) return '; none is sent while calls of higher priority take everything';
+  const rest = starved ? `; ${grouped(starved)} not while calls of higher priority take everything` : '';
   return eta === null || eta === undefined ? rest : `; done by ${clock(now + eta)}${rest}`;
 }
 
 // When the last of a caller's calls is sent.
 export function etaOf(one) {
   if (!one.waiting) return '–';
-  if (one.eta === null || one.eta === undefined) return one.starved ? 'urgent calls first' : 'when resumed';
-  return `${span(one.eta)}${one.starved ? `, ${grouped(one.starved)} after urgent calls` : ''}`;
+  if (one.eta === null || one.eta === undefined) return one.starved ? 'not now' : 'when resumed';
+  // A duration is not cut in two by the end of a line.
+  return `${span(one.eta).replaceAll(' ', '\u00a0')}${one.starved ? `, ${grouped(one.starved)} not now` : ''}`;
 }
 
 export function short(value) {
@@ -197,7 +229,8 @@ export function clock(epoch, isShort) {
 
 export function age(epoch, now) {
   if (!epoch) return '–';
-  return now - epoch < 1 ? 'just now' : `${span(Math.round(now - epoch))} ago`;
+  const parts = span(Math.round(now - epoch)).split(' ');
+  return now - epoch < 1 ? 'just now' : `${parts[0]} ${parts[1]} ago`;
 }
 
 // "1000 per day", from a period in seconds.

@@ -10,6 +10,9 @@ use tollgate_core::ask::Priority;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Span, Wall};
 
+/// A shorter time for a permit is none: a store on disk takes that long.
+const NOTICEABLE: Span = Span::from_millis(10);
+
 /// When, of which kind, in words.
 pub(super) type StepInWords = (Wall, &'static str, String);
 
@@ -41,14 +44,13 @@ fn step(kind: &StepKind, provider: &str) -> (&'static str, String) {
             ("joined", text.to_owned())
         }
         StepKind::Queued { ahead: 0 } => {
-            let text =
-                format!("No permit was free. The call was first in the queue of {provider}.");
+            let text = format!("It asked for a permit; no other call waited for {provider}.");
             ("queued", text)
         }
         StepKind::Queued { ahead } => {
             let calls = if *ahead == 1 { "call" } else { "calls" };
             let text = format!(
-                "No permit was free. {ahead} {calls} of the same or a higher priority waited for {provider} already."
+                "It asked for a permit; {ahead} {calls} of the same or a higher priority waited for {provider} already."
             );
             ("queued", text)
         }
@@ -91,14 +93,23 @@ fn step(kind: &StepKind, provider: &str) -> (&'static str, String) {
         }
         StepKind::RetryWait(after) => (
             "retry",
-            format!("The call tries again in {}.", after.in_words()),
+            format!("The call tries again in {}.", measured(*after)),
         ),
     }
 }
 
 fn decided(verdict: &DecisionVerdict, waited: Span, provider: &str) -> (&'static str, String) {
     match verdict {
-        DecisionVerdict::Allowed => ("allow", "It got a permit at once.".to_owned()),
+        DecisionVerdict::Allowed if waited < NOTICEABLE => {
+            ("allow", "It got a permit at once.".to_owned())
+        }
+        DecisionVerdict::Allowed => {
+            let text = format!(
+                "It got a permit after {}: no limit held it, the store that counts permits took so long.",
+                measured(waited)
+            );
+            ("allow", text)
+        }
         DecisionVerdict::Queued { limit, reason } => {
             let cause = cause(*reason, limit.as_deref(), provider);
             let text = format!("It got a permit after {}: {cause}.", measured(waited));
@@ -114,7 +125,8 @@ fn decided(verdict: &DecisionVerdict, waited: Span, provider: &str) -> (&'static
     }
 }
 
-/// A time that has passed, with one decimal below ten seconds: `in_words` rounds up, for waits to come.
+/// A time between two lines of a timeline, with one decimal below ten seconds: `in_words` rounds up, for callers that
+/// must not come back early.
 fn measured(span: Span) -> String {
     match span.0 {
         1_000_000..10_000_000 => {

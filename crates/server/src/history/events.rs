@@ -344,13 +344,15 @@ fn trouble_sentence(event: &Event) -> Option<Sentence> {
                 format!("the store's log grows ({bytes} bytes): another program holds it open");
             error("store", None, text)
         }
+        Event::StoreNotRemembered { why } => error("store", None, why.to_string()),
         Event::TokenNotRenewed {
             provider,
             error: why,
         } => error("token", Some(provider), format!("login failed: {why}")),
-        Event::KeySuspended { provider, status } => {
-            let text = format!("a key was rejected with {status} and is suspended");
-            error("key", Some(provider), text)
+        Event::KeySuspended(one) => {
+            let lasts = one.lasts.in_words();
+            let text = format!("key {} is set aside for {lasts}: {}", one.key, one.why);
+            error("key", Some(&one.provider), text)
         }
         Event::TlsFailed { host, why } => {
             error("tls", None, format!("TLS with {host} failed: {why}"))
@@ -409,7 +411,13 @@ fn transition(to: HealthState, reason: Reason, status: &HealthStatus) -> String 
     let state = match to {
         HealthState::Normal => "Flowing".to_owned(),
         HealthState::Throttle => match status.rate {
-            Some(rate) => format!("Slowed to {rate}/s"),
+            Some(rate) => {
+                let tenths = rate.millionths().saturating_add(50_000) / 100_000;
+                match tenths % 10 {
+                    0 => format!("Slowed to {}/s", tenths / 10),
+                    part => format!("Slowed to {}.{part}/s", tenths / 10),
+                }
+            }
             None => "Slowed".to_owned(),
         },
         HealthState::Sleep => match (status.hold, status.sleep_remaining) {

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-use tollgate::providers::{ActiveProvider, CallCounts, ResponseCounts, Savings};
+use tollgate::metrics::ResponseCounts;
+use tollgate::providers::{ActiveProvider, CallCounts, Savings};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{HealthState, HealthStatus, OperatorHold};
 

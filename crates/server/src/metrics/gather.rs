@@ -164,21 +164,27 @@ impl Daemon {
         for one in providers {
             let Some(active) = &one.active else { continue };
             let limits = active.limits(None).await;
+            let is_concurrency = |name: &String| {
+                let mut named = limits.iter().filter(|limit| limit.name == *name);
+                named.any(|limit| limit.algorithm == "concurrency")
+            };
             let mut seen: BTreeMap<String, (u64, u64)> = BTreeMap::new();
             for (name, view) in tightest_of_entities(active).await {
                 seen.insert(name, (view.remaining, view.limit));
             }
-            for limit in limits {
+            for limit in &limits {
                 let Some(view) = limit.view else { continue };
                 // Per key there are several of one name: those of all keys together.
-                let entry = seen.entry(limit.name).or_default();
+                let entry = seen.entry(limit.name.clone()).or_default();
                 *entry = (entry.0 + view.remaining, entry.1 + view.limit);
             }
             for (limit, (left, all)) in &seen {
                 remaining.add([(PROVIDER, &*one.name), ("limit", limit)], *left);
                 most.add([(PROVIDER, &*one.name), ("limit", limit)], *all);
             }
-            let tightest = seen.values().map(|(left, _)| *left).min();
+            // Calls at a time are no quota: four free slots say nothing about what remains.
+            let quotas = seen.iter().filter(|(name, _)| !is_concurrency(name));
+            let tightest = quotas.map(|(_, (left, _))| *left).min();
             let value = match tightest {
                 Some(left) => SampleValue::Integer(left),
                 None => SampleValue::Number(f64::INFINITY),
@@ -275,7 +281,9 @@ fn counters(providers: &[Listed]) -> Vec<Family> {
         for (code, count) in codes {
             requests.add([(PROVIDER, &*one.name), ("code", &code)], count);
         }
-        let counts = one.metrics.whole().counts(tollgate_core::time::Micros(0));
+        let active = one.active.as_ref();
+        let counts = active.map(|active| active.counts(tollgate_core::time::Micros(0)));
+        let counts = counts.unwrap_or_default();
         hits.add(labels, counts.cache_hits);
         misses.add(labels, counts.cache_misses);
         for permit in one.metrics.permits() {

@@ -15,11 +15,22 @@ use tollgate_ledger::{Clock, Ledger, ManualClock};
 use tollgate_server::desk::Desk;
 use tollgate_server::{AlertOptions, Alerts};
 
-use crate::client::{get, wait_until};
+use crate::client::{get, wait_until, within_timeout};
+use crate::store_loss::LedgerFolder;
 use crate::test_daemon::{TestDaemon, from_config, write_file};
 use crate::upstream::{ReceivedRequest, Upstream, ok, reply};
 
 const SECRET: &str = "webhook-secret"; // tidy:canary
+
+/// The message that the page about operation shows.
+fn documented_message() -> Value {
+    const PAGE: &str = include_str!("../../../../docs/admin.md");
+    let block = PAGE
+        .split("```json\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    serde_json::from_str(block.expect("the page has one")).unwrap()
+}
 
 fn clock() -> Arc<ManualClock> {
     ManualClock::new(Now {
@@ -32,6 +43,29 @@ fn clock() -> Arc<ManualClock> {
 async fn daemon(
     name: &str,
     clock: &Arc<ManualClock>,
+    place: (&Upstream, std::net::SocketAddr),
+    folder: &Path,
+) -> TestDaemon {
+    daemon_on("memory:", name, clock, place, folder).await
+}
+
+/// The same; its configuration names this store.
+async fn daemon_on(
+    store: &str,
+    name: &str,
+    clock: &Arc<ManualClock>,
+    place: (&Upstream, std::net::SocketAddr),
+    folder: &Path,
+) -> TestDaemon {
+    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+    daemon_with(ledger, store, name, place, folder).await
+}
+
+/// The same with this ledger.
+async fn daemon_with(
+    ledger: Ledger,
+    store: &str,
+    name: &str,
     (upstream, receiver): (&Upstream, std::net::SocketAddr),
     folder: &Path,
 ) -> TestDaemon {
@@ -45,12 +79,12 @@ async fn daemon(
         "providers: [{provider}]\nalerts: {{webhooks: [{{url: 'http://{receiver}/hook', secret: {SECRET}}}]}}\n"
     );
     write_file(&format!("{name}.yaml"), &config);
-    let sources = from_config(&format!("{name}.yaml"));
+    let mut sources = from_config(&format!("{name}.yaml"));
+    sources.flags[0].value = store.to_owned();
     let options = Options {
         private: true,
         ..Options::default()
     };
-    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
     let daemon = TestDaemon::start_on(ledger, sources, options, None).await;
     daemon.daemon.set_desk(Desk::open(folder).unwrap());
     daemon
@@ -83,6 +117,14 @@ fn verified(request: &ReceivedRequest) -> Value {
     hmac::verify(&key, &request.body, &signature).expect("the signature of the body");
     let body: Value = serde_json::from_slice(&request.body).unwrap();
     assert_eq!(body["id"], header("x-tollgate-event-id"));
+    let names = |body: &Value| {
+        body.as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&body), names(&documented_message()));
     body
 }
 
@@ -167,6 +209,165 @@ async fn s10_an_alert_is_sent_once_when_it_begins_and_once_when_it_ends() {
     drop(std::fs::remove_dir_all(folder));
 }
 
+/// So many rows has a table of the desk.
+fn rows(folder: &Path, table: &str) -> i64 {
+    let desk = rusqlite::Connection::open(folder.join("desk.db")).unwrap();
+    let query = format!("SELECT count(*) FROM {table}");
+    desk.query_row(&query, [], |row| row.get(0)).unwrap()
+}
+
+fn statuses(receiver: &Upstream) -> Vec<String> {
+    let bodies = receiver.requests().iter().map(verified).collect::<Vec<_>>();
+    let status = |body: &Value| body["status"].as_str().unwrap().to_owned();
+    bodies.iter().map(status).collect()
+}
+
+/// S10: nobody calls the provider after a restart, so nothing is known about its limit: "Resolved" was sent after a
+/// minute, because the provider was not in the list of those that had been called.
+#[tokio::test]
+async fn s10_an_alert_of_a_provider_that_nobody_calls_is_not_resolved_by_a_restart() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let (clock, folder) = (clock(), folder("idle"));
+    let start = || {
+        daemon(
+            "alerts-idle",
+            &clock,
+            (&upstream, receiver.address),
+            &folder,
+        )
+    };
+    {
+        let daemon = start().await;
+        let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+        get(daemon.gateway, "/x/a").await;
+        alerts.evaluate().await;
+        wait_until(|| receiver.count() == 1 && rows(&folder, "outbox") == 0).await;
+    }
+    let daemon = start().await;
+    let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    for _ in 0..4 {
+        alerts.evaluate().await;
+        clock.pass(QUIET_FOR);
+    }
+    assert_eq!((rows(&folder, "outbox"), rows(&folder, "alerts")), (0, 1));
+    // Called again it is known, and the limit has five permits again: a new ledger in memory.
+    get(daemon.gateway, "/x/a").await;
+    clock.pass(Span::from_secs(7_200));
+    alerts.evaluate().await;
+    clock.pass(QUIET_FOR);
+    alerts.evaluate().await;
+    wait_until(|| receiver.count() == 2).await;
+    assert_eq!(statuses(&receiver), ["firing", "resolved"]);
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: a daemon with another store and the same state folder does not know the alert, and resolved it; and removed
+/// the messages to a webhook that only the other daemon has.
+#[tokio::test]
+async fn s10_daemons_with_different_stores_leave_each_others_alerts_alone() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (gone, folder) = (socket.local_addr().unwrap(), folder("two"));
+    drop(socket); // nobody listens: the message stays in the outbox
+    let clock = clock();
+    let first = daemon("alerts-two-a", &clock, (&upstream, gone), &folder).await;
+    let alerts = Alerts::start(&first.daemon, impatient()).await;
+    get(first.gateway, "/x/a").await;
+    alerts.evaluate().await;
+    wait_until(|| rows(&folder, "outbox") == 1 && rows(&folder, "alerts") == 1).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let place = (&upstream, receiver.address);
+    let store = "sqlite:/elsewhere";
+    let other = daemon_on(store, "alerts-two-b", &clock, place, &folder).await;
+    let others = Alerts::start(&other.daemon, impatient()).await;
+    for path in ["/x/a", "/x/b"] {
+        others.evaluate().await;
+        clock.pass(QUIET_FOR);
+        others.evaluate().await;
+        get(other.gateway, path).await;
+    }
+    others.evaluate().await;
+    wait_until(|| receiver.count() == 1).await;
+    assert_eq!(statuses(&receiver), ["firing"], "its own");
+    wait_until(|| rows(&folder, "outbox") == 1).await;
+    assert_eq!(rows(&folder, "alerts"), 2);
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: a receiver that fails gets the messages in their order; "resolved" overtook the "firing" that waited for its
+/// next attempt, and stayed firing at the receiver.
+#[tokio::test]
+async fn s10_messages_arrive_in_order_although_the_first_ones_fail() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|number, _| async move {
+        match number {
+            0 | 1 => reply(500, &[], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let (clock, folder) = (clock(), folder("order"));
+    let place = (&upstream, receiver.address);
+    let daemon = daemon("alerts-order", &clock, place, &folder).await;
+    let patient = AlertOptions {
+        retry_base: Span::from_secs(100_000),
+        retry_max: Span::from_secs(100_000),
+        ..AlertOptions::default()
+    };
+    let alerts = Alerts::start(&daemon.daemon, patient).await;
+    get(daemon.gateway, "/x/a").await;
+    alerts.evaluate().await;
+    wait_until(|| receiver.count() == 1).await;
+    clock.pass(Span::from_secs(7_200));
+    alerts.evaluate().await;
+    clock.pass(QUIET_FOR);
+    alerts.evaluate().await;
+    wait_until(|| rows(&folder, "outbox") == 2).await;
+    drop(alerts);
+    clock.pass(Span::from_secs(200_000));
+    let _alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    let pass = || {
+        clock.pass(Span::from_millis(2));
+        receiver.count() >= 4
+    };
+    wait_until(pass).await;
+    assert_eq!(
+        statuses(&receiver),
+        ["firing", "firing", "firing", "resolved"]
+    );
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: a receiver that accepts connections and says nothing held up the messages to all others for 15 s each.
+#[tokio::test]
+async fn s10_a_receiver_that_hangs_holds_up_no_other() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let hanging = Upstream::start(|_, _| std::future::pending()).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let (clock, folder) = (clock(), folder("hangs"));
+    let place = (&upstream, hanging.address);
+    let daemon = daemon("alerts-hangs", &clock, place, &folder).await;
+    let two = format!(
+        "providers: [alerts-hangs-x.yaml]\nalerts: {{webhooks: [{{url: 'http://{}/hook', secret: {SECRET}}}, {{url: 'http://{}/hook', secret: {SECRET}}}]}}\n",
+        hanging.address, receiver.address
+    );
+    write_file("alerts-hangs.yaml", &two);
+    daemon.reload().await;
+    let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    get(daemon.gateway, "/x/a").await;
+    alerts.evaluate().await;
+    wait_until(|| receiver.count() == 1 && hanging.count() == 1).await;
+    for path in ["/x/b", "/x/c", "/x/d"] {
+        get(daemon.gateway, path).await;
+    }
+    alerts.evaluate().await;
+    wait_until(|| receiver.count() == 2).await;
+    // The first message to the other one is still under way: nobody waited for its 15 s.
+    assert_eq!(hanging.count(), 1, "one at a time");
+    drop(std::fs::remove_dir_all(folder));
+}
+
 /// S10, S13: a message that was not delivered when the daemon ended is delivered by the next one, and the alert is not
 /// raised twice.
 #[tokio::test]
@@ -209,15 +410,80 @@ async fn s10_delivery_survives_a_restart() {
         (&body["status"], &body["value"]),
         (&json!("firing"), &json!(4))
     );
-    assert_eq!(
-        Desk::open(&folder).unwrap().active_alerts().unwrap().len(),
-        1
-    );
-    wait_until(|| Desk::open(&folder).unwrap().messages().unwrap().is_empty()).await;
+    assert_eq!(rows(&folder, "alerts"), 1);
+    wait_until(|| rows(&folder, "outbox") == 0).await;
     assert_eq!(
         receiver.count(),
         1,
         "the alert was reported before the restart"
     );
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: a store that is lost raises one alert, and its return ends it: the JSON, the event and the webhook say both. The
+/// loss is real: somebody else holds the ledger's lock.
+#[tokio::test]
+async fn s10_a_lost_store_is_an_alert_and_its_return_ends_it() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let (clock, folder, state) = (clock(), folder("store"), LedgerFolder::new());
+    let ledger = Ledger::sqlite(state.path(), Clock::Manual(clock.clone())).unwrap();
+    let place = (&upstream, receiver.address);
+    let daemon = daemon_with(ledger, "memory:", "alerts-store", place, &folder).await;
+    let mut events = daemon.daemon.registry().events().subscribe();
+    let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    let until = async |status: u16| {
+        within_timeout(async {
+            while get(daemon.gateway, "/x/a").await.status != status {
+                clock.pass(Span::from_millis(50));
+            }
+        })
+        .await;
+    };
+    let of_store = || {
+        let bodies = receiver.requests();
+        let bodies = bodies.iter().map(verified);
+        let bodies = bodies.filter(|body| body["provider"] == "the store");
+        bodies.collect::<Vec<Value>>()
+    };
+    until(200).await;
+    let lock = state.lock();
+    until(503).await; // a call must fail before the loss is known
+    alerts.evaluate().await;
+    alerts.evaluate().await;
+    wait_until(|| of_store().len() == 1).await;
+    let config = daemon.request("GET", "/v1/config", "").await.json();
+    assert_eq!(config["store"]["state"], "lost");
+    drop(lock);
+    until(200).await;
+    alerts.evaluate().await;
+    clock.pass(QUIET_FOR);
+    alerts.evaluate().await;
+    wait_until(|| of_store().len() == 2).await;
+    clock.pass(QUIET_FOR);
+    alerts.evaluate().await;
+    let sent = of_store();
+    let said = |field: &str| {
+        sent.iter()
+            .map(|body| body[field].clone())
+            .collect::<Value>()
+    };
+    assert_eq!(said("status"), json!(["firing", "resolved"]));
+    assert_eq!(said("level"), json!(["critical", "critical"]));
+    assert_eq!(said("kind"), json!(["store_lost", "store_lost"]));
+    assert_ne!(sent[0]["id"], sent[1]["id"]);
+    let mut stages = Vec::new();
+    while let Some(Notification::Event(event)) = events.try_next() {
+        if let Event::Alert {
+            provider,
+            is_firing,
+            ..
+        } = &*event
+            && &**provider == "the store"
+        {
+            stages.push(*is_firing);
+        }
+    }
+    assert_eq!(stages, [true, false]);
     drop(std::fs::remove_dir_all(folder));
 }

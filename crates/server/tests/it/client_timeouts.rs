@@ -80,7 +80,7 @@ async fn a_stalled_body_is_cut_and_a_slow_one_is_not() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest_of_file = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
     let timeouts = ClientTimeouts {
-        body: Span::from_secs(1),
+        body: Span::from_secs(3),
         ..ClientTimeouts::default()
     };
     let gateway = start_with_timeouts(&[file(upstream.address, rest_of_file)], timeouts).await;
@@ -88,7 +88,7 @@ async fn a_stalled_body_is_cut_and_a_slow_one_is_not() {
     let mut slow = TcpStream::connect(gateway.address).await.unwrap();
     slow.write_all(begin.as_bytes()).await.unwrap();
     for byte in *b"eight by" {
-        pause(150).await; // longer than its timeout in total
+        pause(450).await; // longer than its timeout in total
         slow.write_all(&[byte]).await.unwrap();
     }
     assert!(read_to_end(&mut slow).await.starts_with("HTTP/1.1 200"));
@@ -108,14 +108,14 @@ async fn a_stalled_body_is_cut_and_a_slow_one_is_not() {
 async fn a_stalled_chunked_body_is_cut_and_a_slow_one_is_not() {
     let upstream = Upstream::start(|_, received| async move {
         if received.target == "/long" {
-            pause(1_500).await;
+            pause(3_500).await;
         }
         ok()
     })
     .await;
     let rest_of_file = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
     let timeouts = ClientTimeouts {
-        body: Span::from_secs(1),
+        body: Span::from_secs(3),
         ..ClientTimeouts::default()
     };
     let gateway = start_with_timeouts(&[file(upstream.address, rest_of_file)], timeouts).await;
@@ -128,7 +128,7 @@ async fn a_stalled_chunked_body_is_cut_and_a_slow_one_is_not() {
     let mut slow = TcpStream::connect(gateway.address).await.unwrap();
     slow.write_all(begin("/x/long").as_bytes()).await.unwrap();
     for byte in *b"4\r\nfour\r\n" {
-        pause(120).await; // longer than its timeout in total
+        pause(400).await; // longer than its timeout in total
         slow.write_all(&[byte]).await.unwrap();
     }
     slow.write_all(b"0\r\n\r\n").await.unwrap();

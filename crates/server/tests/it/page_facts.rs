@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tollgate::event::Event;
 use tollgate_core::alert::{Alert, AlertKind, Level};
 
 use crate::client::{get_with, within_timeout};
 use crate::page::{Stream, daemon, with_provider};
+use crate::upstream::{Upstream, ok, reply};
 
 /// S10: alerts were in the log, the webhooks and S9, and never in the stream, so the page showed none.
 #[tokio::test]
@@ -179,4 +181,83 @@ async fn a_caller_that_only_waits_is_listed_with_its_calls() {
     let details = daemon.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(details["queue"]["callers"]["backfill"]["waiting"], 2);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// The page's charts and Prometheus read the same counters: every call and every response counts once.
+#[tokio::test]
+async fn the_history_and_the_metrics_count_the_same() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number % 5 {
+            3 => reply(404, &[], ""),
+            4 => reply(500, &[], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let file = format!(
+        "name: x\nupstream: http://{}\nlimits: [25/1h]\nhealth: off\ncache: {{ttl: 1h}}\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\n",
+        upstream.address
+    );
+    let daemon = daemon("page-same.yaml", &file, None).await;
+    for number in 0..30 {
+        let no_wait = ("x-tollgate-timeout", "1ms");
+        let headers: &[(&str, &str)] = if number < 25 { &[] } else { &[no_wait] };
+        get_with(daemon.gateway, &format!("/x/items/{number}"), headers).await;
+    }
+    get_with(daemon.gateway, "/x/items/0", &[]).await;
+    let sum = |column: &Value| -> u64 {
+        let values = column.as_array().into_iter().flatten();
+        values.filter_map(Value::as_u64).sum()
+    };
+    let history = within_timeout(async {
+        loop {
+            let path = "/v1/history?provider=x&span=5m";
+            let history = daemon.request("GET", path, "").await.json();
+            if sum(&history["calls"]) >= 31 {
+                return history;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let metrics = daemon.request("GET", "/metrics", "").await.body;
+    let count = |parts: &[&str]| -> u64 {
+        let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+        let fit = lines.filter(|line| parts.iter().all(|part| line.contains(part)));
+        let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count"
+        )]
+        fit.filter_map(value).map(|value| value as u64).sum()
+    };
+    let responses = |code: &str| {
+        let code = format!("code=\"{code}");
+        count(&["tollgate_requests_total{", "provider=\"x\"", &code])
+    };
+    let of_history = ["success", "other", "failed", "limited", "saved", "rejected"];
+    assert_eq!(
+        of_history.map(|name| sum(&history[name])),
+        [
+            responses("2"),
+            responses("404"),
+            responses("5"),
+            responses("429"),
+            count(&["tollgate_cache_hits_total{", "provider=\"x\""]),
+            count(&[
+                "tollgate_permits_total{",
+                "provider=\"x\"",
+                "decision=\"reject\""
+            ]),
+        ]
+    );
+    let sent = ["sent_high", "sent_normal", "sent_low"].map(|name| sum(&history[name]));
+    let granted = count(&[
+        "tollgate_permits_total{",
+        "provider=\"x\"",
+        "decision=\"allow\"",
+    ]);
+    assert_eq!(sent.iter().sum::<u64>(), granted);
+    assert_eq!((granted, sum(&history["saved"])), (25, 1));
 }

@@ -97,6 +97,36 @@ async fn next_fact(events: &mut Subscription) -> Event {
     .await
 }
 
+/// H6: a scheduler of one's own fetches the sources: the daemon fetches none with `workers: 0`.
+#[tokio::test]
+async fn h6_without_workers_the_daemon_fetches_nothing() {
+    let mut arrived = Vec::new();
+    let mut running = Vec::new();
+    // The second has as many cycles as the first, or fewer.
+    for (name, workers) in [("idle", 0), ("busy", 1)] {
+        let upstream = Upstream::start(|_, _| async { ok() }).await;
+        let folder = folder(name);
+        let scheduler = format!("{{cycle: 100ms, workers: {workers}}}");
+        let at = (upstream.address, "100/1s");
+        let name = format!("sched-{name}");
+        let daemon = daemon(&name, at, Clock::System, &folder, &scheduler).await;
+        add(&daemon, &source("s", Some("1s"), None));
+        let events = daemon.daemon.registry().events().subscribe();
+        let scheduler = Scheduler::start(&daemon.daemon, SchedulerOptions::default());
+        running.push((daemon, scheduler, events));
+        arrived.push(upstream);
+    }
+    for _ in 0..2 {
+        let (_, _, events) = running.last_mut().unwrap();
+        let fact = next_fact(events).await;
+        assert!(matches!(fact, Event::SourceFetched { .. }), "{fact:?}");
+    }
+    assert_eq!(arrived[0].count(), 0);
+    assert!(arrived[1].count() >= 2);
+    let idle = runs(&running[0].0);
+    assert!(idle.values().all(|run| run.result.is_none()), "{idle:?}");
+}
+
 /// H6: ten sources are due at once and three calls a second are allowed: no more arrive, all are fetched in the next windows,
 /// and no retry is used. The oracle is the provider's own log.
 #[tokio::test]

@@ -266,7 +266,7 @@ async fn c9_a_server_that_hangs_is_not_waited_for_twice() {
     let redis = RedisServer::start(&[]);
     let node = node("shared-pause", &redis, CLASSES, OTHER).await;
     assert_eq!(acquire(&node, "ip", "a", 1).await.status, 200);
-    redis.command(&["CLIENT", "PAUSE", "3000", "ALL"]).unwrap();
+    redis.command(&["CLIENT", "PAUSE", "12000", "ALL"]).unwrap();
     #[expect(clippy::disallowed_methods, reason = "the slowness of a server")]
     let began = tokio::time::Instant::now();
     for number in 0..20 {
@@ -274,7 +274,8 @@ async fn c9_a_server_that_hangs_is_not_waited_for_twice() {
         assert_eq!(acquire(&node, "user", &who, 1).await.status, 200);
     }
     let took = began.elapsed();
-    assert!(took.as_millis() < 1_500, "twenty requests took {took:?}");
+    // One deadline is half a second; twenty of them are ten.
+    assert!(took.as_secs() < 7, "twenty requests took {took:?}");
     within_timeout(async {
         while node.request("GET", "/v1/guards", "").await.json()["store"] != "up" {
             tokio::task::yield_now().await;
@@ -329,4 +330,47 @@ async fn c3_on_a_cluster_the_prefix_is_a_hash_tag() {
     let both = node.request("POST", "/v1/acquire", &both).await;
     assert_eq!(both.status, 200, "{both:?}");
     assert_eq!(hash(&redis, "{ratelimit}:ip:203.0.113.7"), "$1\r\n4\r\n");
+}
+
+/// What was written to see whether a lost server takes writes again had no hash tag: a node of a
+/// Cluster that has the slot of the buckets but not the one of that key stayed lost.
+#[tokio::test]
+async fn c3_a_node_of_a_cluster_with_one_slot_comes_back() {
+    let options = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-require-full-coverage",
+        "no",
+    ];
+    let redis = RedisServer::start(&options);
+    let slot = redis
+        .command(&["CLUSTER", "KEYSLOT", "{ratelimit}"])
+        .unwrap();
+    let slot = slot.trim_matches([':', '\r', '\n']);
+    redis.command(&["CLUSTER", "ADDSLOTS", slot]).unwrap();
+    within_timeout(async {
+        while !redis
+            .command(&["CLUSTER", "INFO"])
+            .unwrap()
+            .contains("cluster_state:ok")
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let node = node("shared-slot", &redis, CLASSES, OTHER).await;
+    assert_eq!(acquire(&node, "user", "u", 1).await.status, 200);
+    redis.command(&["CLIENT", "PAUSE", "8000", "ALL"]).unwrap();
+    within_timeout(async {
+        while node.request("GET", "/v1/guards", "").await.json()["store"] != "lost" {
+            acquire(&node, "user", "u", 1).await;
+        }
+    })
+    .await;
+    within_timeout(async {
+        while node.request("GET", "/v1/guards", "").await.json()["store"] != "up" {
+            acquire(&node, "user", "u", 0).await;
+        }
+    })
+    .await;
 }

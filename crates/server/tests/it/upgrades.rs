@@ -287,7 +287,7 @@ async fn a_quiet_tunnel_is_not_cut_by_the_idle_timeout_of_bodies() {
 #[tokio::test]
 async fn a_websocket_that_the_gateway_ends_gets_a_close_frame() {
     let upstream = echo().await;
-    let rest = "timeout: {tunnel: 400ms}\nlimits: [100/1s]";
+    let rest = "timeout: {tunnel: 3s}\nlimits: [100/1s]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let (mut stream, _) = open(&gateway).await;
     echo_frame(&mut stream, FRAME).await;

@@ -21,3 +21,4 @@ mod unfinished;
 mod text;
 mod links;
 mod requirements;
+mod snippets;

@@ -12,6 +12,8 @@ use http::HeaderMap;
 use serde_json::Value;
 use tollgate_core::feedback::COUNT_MAX;
 
+use crate::cost_doubts::CostDoubts;
+use crate::event::CostDoubt;
 use crate::json_cost;
 use crate::token_estimates::TokenEstimates;
 
@@ -22,6 +24,9 @@ const JSON_MAX: usize = 1024 * 1024;
 /// The longest event that is buffered. Usage events come last and have some hundred bytes; a longer
 /// event is skipped.
 const EVENT_MAX: usize = 64 * 1024;
+
+/// Events of a stream that are no text: its start, its end, and what is in between.
+const EVENTS_BESIDE: u64 = 16;
 
 /// Searches a passing response for costs.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(crate) struct CostReader {
     decoder: Decoder,
     /// Learns what calls of an entity used.
     estimates: Option<(Arc<TokenEstimates>, String)>,
+    /// Says that a cost is not certain.
+    doubts: Option<Arc<CostDoubts>>,
 }
 
 /// A cost that the response reports.
@@ -46,20 +53,58 @@ pub(crate) struct WantedCost {
     pub(crate) unit: String,
     /// What the prompt was estimated at.
     pub(crate) prompt: u64,
-    /// The fields whose sum is the cost, each with its last value.
+    /// Completions count: an event of a stream is at least half a token on average.
+    pub(crate) counts_output: bool,
+    /// The fields whose sum is the cost, each with its last value; one with `-` in front is
+    /// subtracted.
     pub(crate) fields: Vec<(String, Option<u64>)>,
+    /// A field has something that is no number of tokens.
+    pub(crate) is_stated: bool,
 }
 
 impl WantedCost {
-    /// At least 1: the call was made.
+    /// At least 1: the call was made. A completion of nothing is not believed.
     fn reported(&self) -> Option<u64> {
-        let found = self.fields.iter().filter_map(|field| field.1);
-        let sum = found.reduce(u64::saturating_add)?;
-        Some(sum.clamp(1, COUNT_MAX))
+        let sum_of = |is_subtracted: bool| {
+            let fields = self.fields.iter();
+            let fields = fields.filter(|field| field.0.starts_with('-') == is_subtracted);
+            fields
+                .filter_map(|field| field.1)
+                .reduce(u64::saturating_add)
+        };
+        let sum = sum_of(false)?.saturating_sub(sum_of(true).unwrap_or(0));
+        let is_believed = sum > 0 || !self.counts_output;
+        is_believed.then(|| sum.clamp(1, COUNT_MAX))
+    }
+
+    /// What counts, given the events that were seen: no less than half a token for each.
+    fn settled(&self, events: u64) -> Option<u64> {
+        let least = match self.counts_output {
+            true => events.saturating_sub(EVENTS_BESIDE) / 2,
+            false => 0,
+        };
+        self.reported().map(|reported| reported.max(least))
+    }
+
+    /// Why the cost is not certain.
+    fn doubt(&self, events: u64) -> Option<CostDoubt> {
+        let mut found = self.fields.iter().filter_map(|field| field.1);
+        match self.reported() {
+            _ if found.any(|value| value >= COUNT_MAX) => Some(CostDoubt::AbsurdUsage),
+            None if self.fields.iter().any(|field| field.1.is_some()) => Some(CostDoubt::LowUsage),
+            None if self.is_stated => Some(CostDoubt::AbsurdUsage),
+            // A call without a prompt, such as one for a list, has none to report.
+            None => (self.prompt > 0).then_some(CostDoubt::MissingUsage),
+            Some(reported) => {
+                (self.settled(events) > Some(reported)).then_some(CostDoubt::LowUsage)
+            }
+        }
     }
 
     fn read(&mut self, json: &Value) {
         for (path, value) in &mut self.fields {
+            let path = path.trim_start_matches('-');
+            self.is_stated |= json_cost::is_stated(json, path);
             *value = find(json, path).or(*value);
         }
     }
@@ -89,6 +134,7 @@ impl CostReader {
             events: 0,
             decoder,
             estimates: None,
+            doubts: None,
         }
     }
 
@@ -96,6 +142,19 @@ impl CostReader {
     pub(crate) fn learning(mut self, estimates: Arc<TokenEstimates>, entity: String) -> CostReader {
         self.estimates = Some((estimates, entity));
         self
+    }
+
+    /// A cost that is not certain is reported.
+    pub(crate) fn doubting(mut self, doubts: Arc<CostDoubts>) -> CostReader {
+        self.doubts = Some(doubts);
+        self
+    }
+
+    /// The response broke off: what was held counts.
+    pub(crate) fn broke_off(self) {
+        if let Some(doubts) = self.doubts {
+            doubts.report(CostDoubt::BrokenOff);
+        }
     }
 
     /// Adds a piece of the response.
@@ -131,12 +190,16 @@ impl CostReader {
         }
         if let Some((estimates, entity)) = &self.estimates {
             for one in &self.wanted {
-                if let Some(used) = one.reported() {
+                if let Some(used) = one.settled(self.events) {
                     estimates.learn(&one.unit, entity, used.saturating_sub(one.prompt));
                 }
             }
         }
-        let cost = |one: &WantedCost| Some((one.term, one.reported()?));
+        if let Some(doubts) = &self.doubts {
+            let doubt = self.wanted.iter().find_map(|one| one.doubt(self.events));
+            doubt.into_iter().for_each(|doubt| doubts.report(doubt));
+        }
+        let cost = |one: &WantedCost| Some((one.term, one.settled(self.events)?));
         self.wanted.iter().filter_map(cost).collect()
     }
 
@@ -148,7 +211,10 @@ impl CostReader {
         }
         self.read_event();
         let events = self.events;
-        let seen = |one: &WantedCost| one.reported().unwrap_or(one.prompt.saturating_add(events));
+        let seen = |one: &WantedCost| {
+            one.settled(events)
+                .unwrap_or(one.prompt.saturating_add(events))
+        };
         self.wanted
             .iter()
             .map(|one| (one.term, seen(one)))
@@ -282,10 +348,12 @@ mod tests {
             term,
             unit: format!("u{term}"),
             prompt,
+            counts_output: term == 2,
             fields: fields
                 .iter()
                 .map(|name| ((*name).to_owned(), None))
                 .collect(),
+            is_stated: false,
         };
         let input = &["usage.input_tokens", "usage.cache_creation_input_tokens"];
         let wanted = vec![of(1, 900, input), of(2, 0, &["usage.output_tokens"])];
@@ -308,6 +376,37 @@ mod tests {
         assert_eq!(reader.costs(), [(1, 15), (2, 42)]);
     }
 
+    /// Groq does not count the cached tokens of a prompt.
+    #[test]
+    fn a_field_with_a_minus_is_subtracted() {
+        let cost = |body: &'static str| {
+            let fields = ["usage.total_tokens", "-usage.cached"];
+            let wanted = vec![WantedCost {
+                term: 1,
+                fields: fields.map(|name| (name.to_owned(), None)).into(),
+                ..WantedCost::default()
+            }];
+            let decoder = Decoder {
+                headers: HeaderMap::new(),
+                decode: |_, body| body.to_vec(),
+            };
+            let mut reader = CostReader::new(BodyFormat::Json, wanted, decoder);
+            reader.push(&Bytes::from_static(body.as_bytes()));
+            reader.costs()
+        };
+        assert_eq!(
+            cost(r#"{"usage":{"total_tokens":1000,"cached":900}}"#),
+            [(1, 100)]
+        );
+        assert_eq!(cost(r#"{"usage":{"total_tokens":1000}}"#), [(1, 1_000)]);
+        assert_eq!(
+            cost(r#"{"usage":{"total_tokens":1000,"cached":5000}}"#),
+            [(1, 1)],
+            "never below the call itself"
+        );
+        assert_eq!(cost(r#"{"usage":{"cached":900}}"#), [], "no sum, no cost");
+    }
+
     #[test]
     fn a_reader_that_leaves_pays_for_what_was_seen() {
         let delta = Bytes::from_static(b"data: {\"delta\":1}\n\n");
@@ -325,6 +424,30 @@ mod tests {
             [],
             "nothing was seen: the estimate stays"
         );
+    }
+
+    /// A usage that is too low is not believed: half a token for each event is the least.
+    #[test]
+    fn a_usage_that_lies_low_costs_what_was_seen() {
+        let stream = |output: u64| {
+            let mut reader = anthropic();
+            reader.push(&Bytes::from_static(START.as_bytes()));
+            for _ in 0..99 {
+                reader.push(&Bytes::from_static(b"data: {\"delta\":1}\n\n"));
+            }
+            let end = format!("data: {{\"usage\":{{\"output_tokens\":{output}}}}}\n\n");
+            reader.push(&Bytes::from(end));
+            let doubts = reader.wanted.iter().map(|one| one.doubt(reader.events));
+            let doubt = doubts.flatten().next();
+            (doubt, reader.costs())
+        };
+        assert_eq!(
+            stream(3),
+            (Some(CostDoubt::LowUsage), vec![(1, 15), (2, 42)])
+        );
+        assert_eq!(stream(90), (None, vec![(1, 15), (2, 90)]));
+        let zero = (Some(CostDoubt::LowUsage), vec![(1, 15)]);
+        assert_eq!(stream(0), zero, "what was held counts");
     }
 
     #[test]

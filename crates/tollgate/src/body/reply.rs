@@ -365,8 +365,7 @@ impl UpstreamBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                self.conn = None;
-                self.permit = None;
+                self.break_off();
                 Poll::Ready(Some(Err(error)))
             }
             Poll::Ready(None) => {
@@ -399,8 +398,7 @@ impl UpstreamBody {
                 return Poll::Pending;
             }
         }
-        self.conn = None;
-        self.permit = None;
+        self.break_off();
         Poll::Ready(Some(Err(IdleTimeout.into())))
     }
 
@@ -433,6 +431,14 @@ impl UpstreamBody {
         }
         if let Some(permit) = self.permit.take() {
             self.finish(permit);
+        }
+    }
+
+    /// The rest of the response does not come: the call costs what it held.
+    fn break_off(&mut self) {
+        (self.conn, self.permit) = (None, None);
+        if let Some(reader) = self.cost_reader.take() {
+            reader.broke_off();
         }
     }
 

@@ -26,6 +26,7 @@ use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use super::ReplyBody;
 use crate::body_memory::BodyMemory;
+use crate::event;
 use crate::payload::BodyError;
 
 /// The most bytes held per response: the same as the largest cached response, so that every
@@ -362,6 +363,8 @@ impl Reader {
 
     /// The next piece, from the held chunks or from the upstream.
     fn next_piece(&mut self, cx: &mut Context<'_>) -> Found {
+        // A body that ends may tell a doubt about its cost: after the lock.
+        let _deferred = event::defer_events();
         let inner = self.inner.clone();
         let mut state = inner.state.lock();
         match state.readers.get(self.slot) {

@@ -127,7 +127,7 @@ impl RedisTier {
                 AccessChange::Back(away) => Event::CacheStoreBack { away },
             });
         };
-        let access = RedisAccess::new(address, READ_WITHIN, PROBE_KEY, ledger, report);
+        let access = RedisAccess::new(address, READ_WITHIN, |_| PROBE_KEY, ledger, report);
         access.connect(shared.clone());
         let (writes, commands) = mpsc::channel(WRITES_MAX);
         tokio::spawn(run(shared.clone(), access.clone(), commands));

@@ -124,6 +124,15 @@ impl Call {
         self
     }
 
+    /// This timeout, unless the call has one.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn or_timeout(self, timeout: Option<Duration>) -> Call {
+        match timeout {
+            Some(timeout) if self.options.timeout.is_none() => self.timeout(timeout),
+            Some(_) | None => self,
+        }
+    }
+
     /// Do not wait: a permit now, or an error that says when to come back. For permits alone; a call
     /// that Tollgate sends has a [`Call::timeout`], and is rejected at once if its wait would be longer.
     pub fn no_wait(self) -> Call {

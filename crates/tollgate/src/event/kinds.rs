@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use tollgate_core::alert::Alert;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{Class, Fault, HealthState, HealthStatus, Reason};
 use tollgate_core::time::{Span, Wall};
 
-use super::steps::Step;
+use super::cost_doubt::CostDoubt;
+use super::key_suspension::KeySuspension;
+use super::steps::Steps;
 use crate::error::Reason as BlockReason;
 
 /// What the permit stage decided about an attempt.
@@ -142,7 +143,7 @@ pub struct CallEnd {
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// What happened to it, in order. Callers that share one flight share its steps.
-    pub steps: Vec<Step>,
+    pub steps: Steps,
 }
 
 impl Event {
@@ -334,17 +335,20 @@ pub enum Event {
         /// How long it was unreachable.
         away: Span,
     },
-    /// Stored rows of the ledger could not be believed: their limits count as used up for one
-    /// period.
+    /// Stored rows of the ledger could not be believed: their limits count as used up for one period.
     LedgerDamaged {
         /// How many.
         rows: u64,
     },
-    /// The log of the ledger's store grows: a reader of another program keeps it from being
-    /// shortened.
+    /// The log of the ledger's store grows: a reader of another program keeps it from being shortened.
     LedgerLogHeld {
         /// How long it is.
         bytes: u64,
+    },
+    /// This host could not write down that it uses a provider with a store of many hosts.
+    StoreNotRemembered {
+        /// Why, what it means and what to do.
+        why: Arc<str>,
     },
     /// A cached response was served.
     FromCache {
@@ -402,13 +406,10 @@ pub enum Event {
         /// Why.
         error: Box<crate::Error>,
     },
-    /// A key was rejected and is suspended for a while.
-    KeySuspended {
-        /// Whose.
-        provider: Arc<str>,
-        /// The status of the response.
-        status: u16,
-    },
+    /// The cost of a call of this provider is not certain.
+    CostInDoubt(Arc<str>, CostDoubt),
+    /// A key was rejected and is set aside for a while.
+    KeySuspended(Box<KeySuspension>),
     /// A reload has replaced the providers.
     Reloaded {
         /// How many.
@@ -460,8 +461,7 @@ pub enum Event {
         /// Guards do not reject at present: it may be submitted.
         shadow: bool,
     },
-    /// A guard has denied requests, or would have if it were not in shadow. At most one event a second
-    /// for each guard and kind.
+    /// A guard has denied requests, or would have outside of shadow; one a second per guard and kind.
     GuardDenied {
         /// Which.
         guard: Arc<str>,
@@ -477,7 +477,7 @@ pub enum Event {
         /// Of which part.
         entity: Option<Arc<str>>,
         /// What it says.
-        alert: Box<Alert>,
+        alert: Box<tollgate_core::alert::Alert>,
         /// It begins or changes its level; `false` = it ends.
         is_firing: bool,
     },
@@ -543,8 +543,7 @@ pub enum Event {
         /// How many.
         connections: usize,
     },
-    /// A connection could not be accepted, because this process has no descriptor left. At most
-    /// one each second.
+    /// A connection could not be accepted: this process has no descriptor left. One each second.
     OutOfDescriptors {
         /// Where.
         address: Option<std::net::SocketAddr>,

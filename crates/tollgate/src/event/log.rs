@@ -8,7 +8,7 @@ use std::fmt;
 
 use tollgate_core::health::Rate;
 
-use super::{CallEnd, CallResult, Event};
+use super::{CallEnd, CallResult, Event, KeySuspension};
 
 /// An unknown value is written as `none`.
 struct OrNone<T>(Option<T>);
@@ -53,7 +53,8 @@ impl Event {
             | Event::StalePermit { .. }
             | Event::TokenRenewed { .. }
             | Event::TokenNotRenewed { .. }
-            | Event::KeySuspended { .. } => self.log_upstream(),
+            | Event::CostInDoubt(..)
+            | Event::KeySuspended(_) => self.log_upstream(),
             Event::LedgerDamaged { rows } => tracing::error!(
                 event = "ledger_damaged",
                 rows,
@@ -64,6 +65,9 @@ impl Event {
                 bytes,
                 why = "another program reads ledger.db in a transaction that stays open, so its log grows; end that program"
             ),
+            Event::StoreNotRemembered { why } => {
+                tracing::error!(event = "store_not_remembered", why = &**why);
+            }
             Event::FromCache { .. }
             | Event::NotStored { .. }
             | Event::CacheOnlyInMemory { .. }
@@ -197,8 +201,17 @@ impl Event {
             Event::TokenNotRenewed { provider, error } => {
                 tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
             }
-            Event::KeySuspended { provider, status } => {
-                tracing::warn!(event = "key_suspended", provider = &**provider, status);
+            Event::CostInDoubt(provider, why) => {
+                tracing::warn!(event = "cost_in_doubt", provider = &**provider, why = %why);
+            }
+            Event::KeySuspended(one) => {
+                let KeySuspension {
+                    provider,
+                    key,
+                    why,
+                    lasts,
+                } = &**one;
+                tracing::warn!(event = "key_suspended", provider = &**provider, key, why = %why, lasts = %lasts);
             }
             _ => debug_assert!(false, "this fact has a line of another group: {self:?}"),
         }
@@ -403,7 +416,7 @@ impl Event {
 }
 
 /// The event of every call: a line at `info` if it was rejected, and else at `debug`.
-fn log_call(end: &CallEnd) {
+pub(super) fn log_call(end: &CallEnd) {
     let id = &*end.id;
     if let CallResult::Rejected(error) = &end.result {
         tracing::info!(event = "rejected", id, blame = error.blame().as_str(), error = %error);

@@ -4,6 +4,9 @@
 //!
 //! Never: kept while nobody wants the ends of calls.
 
+use std::ops::Deref;
+
+use smallvec::SmallVec;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Span, Wall};
 
@@ -12,6 +15,36 @@ use super::DecisionVerdict;
 /// The most steps of a call: six attempts of four steps each, and what surrounds them. Later ones
 /// are not kept.
 pub const STEPS_MAX: usize = 32;
+
+/// Steps of most calls: decided, sent, response. So many need no memory of their own.
+const STEPS_EXPECTED: usize = 4;
+
+/// The steps of a call, in order; at most [`STEPS_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps(SmallVec<[Step; STEPS_EXPECTED]>);
+
+impl Steps {
+    /// Adds one, unless there are too many.
+    pub(crate) fn push(&mut self, step: Step) {
+        if self.0.len() < STEPS_MAX {
+            self.0.push(step);
+        }
+    }
+}
+
+impl Deref for Steps {
+    type Target = [Step];
+
+    fn deref(&self) -> &[Step] {
+        &self.0
+    }
+}
+
+impl From<Step> for Steps {
+    fn from(step: Step) -> Steps {
+        Steps(SmallVec::from_iter([step]))
+    }
+}
 
 /// One step of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,8 +29,14 @@ const DECIDE_WITHIN: Duration = Duration::from_millis(500);
 const CLUSTER_TAG: &[u8] = b"{ratelimit}:";
 const PREFIX: &[u8] = b"ratelimit:";
 
-/// Written to see whether a lost server takes writes again.
-const PROBE_KEY: &str = "ratelimit:probe";
+/// Written to see whether a lost server takes writes again. On a Cluster the node has the slot of the
+/// buckets, and perhaps no other.
+fn probe_key(is_cluster: bool) -> &'static str {
+    match is_cluster {
+        false => "ratelimit:probe",
+        true => "{ratelimit}:probe",
+    }
+}
 
 /// Numbers that the script has without loss.
 const COST_MAX: i64 = 1 << 52;
@@ -92,7 +98,7 @@ impl SharedGuards {
             RedisAccess::new(
                 address,
                 DECIDE_WITHIN,
-                PROBE_KEY,
+                probe_key,
                 ledger.clone(),
                 move |change| {
                     events.emit(match change.clone() {

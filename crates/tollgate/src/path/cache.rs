@@ -439,7 +439,7 @@ fn is_degraded(route: &Route, policy: &CompiledPolicy) -> bool {
 fn not_in_cache(route: &Route) -> Error {
     Error::NotInCache {
         provider: route.subject.provider.name.clone(),
-        entity: route.subject.entity.clone(),
+        entity: route.subject.entity_name(),
         reason: Reason::CacheRequested,
         retry_in: None,
     }

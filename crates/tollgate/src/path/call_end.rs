@@ -20,8 +20,8 @@ use super::progress::{CallProgress, CallSpending};
 use super::route::Route;
 use super::subject::Subject;
 use crate::Error;
-use crate::event::{CallDecision, CallEnd, CallResult, Event, Events, Step, StepKind};
-use crate::metrics::PartMetrics;
+use crate::event::{CallDecision, CallEnd, CallResult, Events, Step, StepKind, Steps};
+use crate::metrics::EntityCounters;
 use crate::providers::CountedCall;
 use crate::reply::{Reply, Source};
 
@@ -63,7 +63,7 @@ impl<'a> RunningCall<'a> {
         let subject = &mut route.subject;
         self.trace
             .on_routed(&subject.provider, &route.request.origin);
-        subject.count(PartMetrics::on_call);
+        subject.count_entity(EntityCounters::on_call);
         self.counted = Some(subject.counted());
         if self.events.wants_end(subject.started) {
             self.labels = CallLabels::of(subject);
@@ -85,33 +85,33 @@ impl<'a> RunningCall<'a> {
         let labels = std::mem::take(&mut self.labels);
         match result {
             Ok(_) if self.trace.progress.is_none() && !self.events.has_listeners() => {}
-            Ok(reply) => self.events.emit({
+            Ok(reply) => self.events.emit_end({
                 let spent = self.trace.spent();
                 let cause = spent.cause();
                 let result = CallResult::Response {
                     status: reply.head.status.as_u16(),
                     waited_for: cause.map(|cause| cause.reason),
                 };
-                Event::CallEnded(Box::new(CallEnd {
+                CallEnd {
                     source: reply.source.as_str(),
                     result,
                     steps: self.take_steps(),
                     at: self.events.wall(),
                     ..without_response(self.id.clone(), labels, &spent)
-                }))
+                }
             }),
             Err(error) => self.events.emit_rejection_with(|| {
                 let spent = (self.trace.waited, self.trace.attempts);
                 let mut end = rejected(self.id.clone(), labels, spent, error);
                 (end.at, end.steps) = (self.events.wall(), self.take_steps());
-                Event::CallEnded(Box::new(end))
+                end
             }),
         }
     }
 }
 
 impl RunningCall<'_> {
-    fn take_steps(&self) -> Vec<Step> {
+    fn take_steps(&self) -> Steps {
         let progress = self.trace.progress.as_ref();
         progress
             .map(|progress| progress.take_steps())
@@ -133,7 +133,7 @@ impl Drop for RunningCall<'_> {
         if self.trace.progress.is_none() && !self.events.has_listeners() {
             return;
         }
-        self.events.emit({
+        self.events.emit_end({
             let spent = match &self.trace.progress {
                 Some(progress) => progress.spent(),
                 None => self.trace.spent(),
@@ -144,7 +144,7 @@ impl Drop for RunningCall<'_> {
             if std::thread::panicking() {
                 end.result = CallResult::Panicked;
             }
-            Event::CallEnded(Box::new(end))
+            end
         });
     }
 }
@@ -166,7 +166,7 @@ fn without_response(id: Arc<str>, labels: CallLabels, spent: &CallSpending) -> C
         limit: cause.and_then(|cause| cause.limit),
         waited: spent.waited,
         attempts: spent.attempts,
-        steps: Vec::new(),
+        steps: Steps::default(),
     }
 }
 
@@ -192,7 +192,7 @@ impl CallTrace {
             events.emit_rejection_with(|| {
                 let mut end = rejected(id.clone(), labels, spent, error);
                 end.at = events.wall();
-                Event::CallEnded(Box::new(end))
+                end
             });
         }
     }
@@ -219,7 +219,7 @@ fn rejected(
         limit: error.limit().map(Arc::from),
         waited,
         attempts,
-        steps: Vec::new(),
+        steps: Steps::default(),
     }
 }
 
@@ -275,7 +275,7 @@ impl ExternalCall {
     /// Its provider is known.
     pub(crate) fn on_routed(&mut self, subject: &mut Subject) {
         self.counted = Some(subject.counted());
-        subject.count(PartMetrics::on_call);
+        subject.count_entity(EntityCounters::on_call);
         if let Some(end) = &mut self.end {
             end.labels = CallLabels::of(subject);
             end.progress = Some(subject.start_progress());
@@ -309,7 +309,7 @@ impl ExternalCall {
                     .map(|progress| progress.take_steps())
                     .unwrap_or_default();
                 end.at = self.events.wall();
-                Event::CallEnded(Box::new(end))
+                end
             });
         }
         result
@@ -353,19 +353,19 @@ impl Drop for ExternalCall {
         if let CallResult::Response { waited_for, .. } = &mut end.result {
             *waited_for = spent.cause().map(|cause| cause.reason);
         }
-        self.events.emit(Event::CallEnded(Box::new(CallEnd {
+        self.events.emit_end(CallEnd {
             source: end.source,
             result: end.result,
             attempts: end.attempts,
             steps,
             at: self.events.wall(),
             ..without_response(self.id.clone(), end.labels, &spent)
-        })));
+        });
     }
 }
 
 /// The end of a call that a fresh response in memory has served.
-pub(crate) fn hit(route: &Route, id: &str, status: u16, (now, age): (Wall, Span)) -> Event {
+pub(crate) fn hit(route: &Route, id: &str, status: u16, (now, age): (Wall, Span)) -> CallEnd {
     let CallLabels {
         provider,
         entity,
@@ -373,18 +373,18 @@ pub(crate) fn hit(route: &Route, id: &str, status: u16, (now, age): (Wall, Span)
         priority,
         ..
     } = CallLabels::of(&route.subject);
-    Event::CallEnded(Box::new(CallEnd {
+    CallEnd {
         id: id.into(),
         at: now,
         request: Some(route.request_line()),
-        steps: vec![Step {
+        steps: Steps::from(Step {
             at: now,
             kind: StepKind::Cached {
                 source: Source::Cache.as_str(),
                 age,
                 why: "fresh",
             },
-        }],
+        }),
         provider,
         entity,
         caller,
@@ -398,5 +398,5 @@ pub(crate) fn hit(route: &Route, id: &str, status: u16, (now, age): (Wall, Span)
         limit: None,
         waited: Span::ZERO,
         attempts: 0,
-    }))
+    }
 }

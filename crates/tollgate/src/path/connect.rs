@@ -60,7 +60,6 @@ pub(crate) fn timeout(route: &Route, policy: &CompiledPolicy) -> Span {
 
 /// Emits that an attempt got no response.
 pub(crate) fn emit_failed(subject: &Subject, fault: Fault) {
-    subject.provider.calls.on_response(Class::Network);
     subject.add_step(|| StepKind::Failed(fault));
     let (id, provider, _) = subject.labels();
     subject.provider.events.emit(Event::AttemptFailed {
@@ -110,7 +109,7 @@ pub(crate) fn connect_failure(
         ConnectError::OwnAddress => AttemptError::Stop(Error::Loop { provider }),
         ConnectError::NoDescriptors => AttemptError::Stop(Error::NoPermit {
             provider,
-            entity: route.subject.entity.clone(),
+            entity: route.subject.entity_name(),
             limit: None,
             reason: Reason::NoDescriptors,
             retry_in: Some(NO_DESCRIPTOR_RETRY),

@@ -22,7 +22,7 @@ use super::route::Route;
 use super::{token, unsendable};
 use crate::Error;
 use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
-use crate::event::Event;
+use crate::event::{Event, KeyRejection, KeySuspension};
 use crate::providers::CompiledPolicy;
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
@@ -71,7 +71,12 @@ async fn with_token(route: &Route, policy: &CompiledPolicy) -> Result<Credential
                 });
             }
             Err(Error::NoCredential { why, .. }) if why.is_permanent() && remaining > 0 => {
-                suspend_key(route, policy, &account.fingerprint, None);
+                suspend_key(
+                    route,
+                    policy,
+                    (&account.fingerprint, KeyRejection::Login),
+                    None,
+                );
             }
             Err(error) => return Err(error),
         }
@@ -142,24 +147,19 @@ async fn switches_key(
     };
     let status = response.head.status.as_u16();
     let is_token = matches!(credential.source, CredentialSource::Token(_));
-    let is_rejected = match response.verdict {
+    let rejection = match response.verdict {
         // The key's quota or bill, as the provider reports it.
-        LimitVerdict::Spent => true,
+        LimitVerdict::Spent => Some(KeyRejection::Spent(status)),
         LimitVerdict::Limited | LimitVerdict::Overloaded | LimitVerdict::Passed => {
-            status == 401 && !is_token
+            let is_unauthorized = status == 401 && !is_token;
+            is_unauthorized.then_some(KeyRejection::Unauthorized(status))
         }
     };
     let is_cooling = response.class == Class::Limited && policy.cools_per_key();
-    if is_rejected {
-        let provider = route.subject.provider.label();
-        route
-            .subject
-            .provider
-            .events
-            .emit(Event::KeySuspended { provider, status });
-        suspend_key(route, policy, fingerprint, response.retry_after);
+    if let Some(why) = rejection {
+        suspend_key(route, policy, (fingerprint, why), response.retry_after);
     }
-    if !(is_rejected || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
+    if !(rejection.is_some() || is_cooling) || retries.key_switches + 1 >= policy.key_count() {
         return false;
     }
     retries.key_switches += 1;
@@ -167,18 +167,34 @@ async fn switches_key(
     next.is_some_and(|(_, next)| next.after == Span::ZERO)
 }
 
-fn suspend_key(route: &Route, policy: &CompiledPolicy, fingerprint: &str, reported: Option<Span>) {
-    let until = route.subject.provider.ledger.at() + reported.unwrap_or(SUSPEND_FOR);
+/// Sets a key aside: for as long as the provider says, and says so.
+fn suspend_key(
+    route: &Route,
+    policy: &CompiledPolicy,
+    (fingerprint, why): (&str, KeyRejection),
+    reported: Option<Span>,
+) {
+    let provider = &route.subject.provider;
+    let lasts = reported.unwrap_or(SUSPEND_FOR);
+    let until = provider.ledger.at() + lasts;
     let is_known = |known: &str| {
         policy
             .fingerprints()
             .any(|fingerprint| fingerprint == known)
     };
-    route
-        .subject
-        .provider
-        .suspended_keys
-        .suspend(fingerprint, until, is_known);
+    let keys = &provider.suspended_keys;
+    keys.suspend(fingerprint, (until, why), is_known);
+    let mut keys = policy.fingerprints();
+    if let Some(index) = keys.position(|known| known == fingerprint) {
+        let suspension = KeySuspension {
+            provider: provider.label(),
+            key: index + 1,
+            why,
+            lasts,
+        };
+        let event = Event::KeySuspended(Box::new(suspension));
+        provider.events.emit(event);
+    }
 }
 
 /// When a key may be used, and what remains of its tightest limit.
@@ -264,7 +280,7 @@ fn availability(
     // Unknown: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
     let suspended = fingerprint.and_then(|fingerprint| live.suspended_keys.until(fingerprint));
-    let suspended = suspended.map(|until| until.since(live.ledger.at()));
+    let suspended = suspended.map(|(until, _)| until.since(live.ledger.at()));
     // How long it still cools down after a 429 for this key alone.
     let cooling = seen.scopes.iter().filter_map(|view| match view {
         ScopeView::Closed { remaining } => Some(remaining.unwrap_or(Span(u64::MAX))),

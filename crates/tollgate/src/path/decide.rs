@@ -148,7 +148,7 @@ pub(super) fn subject(
         headers: &[],
         body: &[],
     })?;
-    let entity = routed.entity.map(|entity| entity.as_str().to_owned());
+    let entity: Option<Arc<str>> = routed.entity.map(|entity| entity.as_str().into());
     let caller = options.caller.as_deref();
     let subject = Subject {
         caller_id: caller.map_or_else(CallerId::default, caller_id),
@@ -157,7 +157,8 @@ pub(super) fn subject(
             &options.costs,
             &[],
             (&active.token_estimates, entity.as_deref()),
-        ),
+        )
+        .0,
         entity,
         host: called,
         priority: rights.priority,

@@ -62,7 +62,7 @@ impl DetachedPermit {
         let terms = ask.terms.iter().zip(marks).take(shared);
         DetachedPermit {
             provider: subject.provider.name().to_owned(),
-            entity: subject.entity.clone(),
+            entity: subject.entity_name(),
             caller: subject.caller.clone(),
             host: subject.host.as_ref().map(ToString::to_string),
             path: subject.path.map(PathTag::number),
@@ -133,7 +133,7 @@ pub(super) async fn attach(
 ) -> Result<AcquiredPermit, Error> {
     let options = CallOptions {
         caller: detached.caller.clone(),
-        entity: detached.entity.clone(),
+        entity: detached.entity.as_deref().map(Into::into),
         is_operator: true,
         ..CallOptions::default()
     };

@@ -67,7 +67,7 @@ impl RememberedRequest {
         };
         let route = route_without_body(registry, call).ok()?;
         let key = cache::RememberedKey::of(registry, &route)?;
-        let counted = route.subject.counted();
+        let counted = route.subject.remembered();
         Some(RememberedRequest {
             route,
             config_version,

@@ -16,7 +16,7 @@ use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
 use tollgate_core::degrade::{LocalQuota, ProviderQuota};
 use tollgate_core::feedback::{self, Feedback, LearnedWindow, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
-use tollgate_core::limit::Algorithm;
+use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::{Span, Wall};
 
 use super::requested_limits::Grant;
@@ -132,7 +132,6 @@ pub(crate) fn observe(
 ) -> LearnResult {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
-    subject.provider.calls.on_response(class);
     count_response(subject, observed.status, class, &feedback, &grant.permit);
     emit_response(subject, observed.status, class, &grant.permit);
     let cooldown = grant.attempt_guard.cooldown;
@@ -167,10 +166,10 @@ fn count_response(
     permit: &Permit,
 ) {
     let provider = &subject.provider;
-    provider.metrics.on_response(status, permit.age());
+    provider.metrics.on_response(status, class, permit.age());
     if class == Class::Limited {
         let now = provider.ledger.at();
-        subject.count(|part| part.on_limited(now));
+        subject.count_quota(|quota| quota.on_limited(now));
         // While the store is lost, nobody knows whether there was room.
         if provider.ledger.loss().is_none() {
             provider.metrics.on_violation();
@@ -182,7 +181,7 @@ fn count_response(
             limit: feedback.limit,
             reset_at: feedback.reset_at,
         };
-        subject.count(|part| part.on_reported(reported));
+        subject.count_quota(|quota| quota.on_reported(reported));
     }
 }
 
@@ -209,7 +208,7 @@ fn emit_cooldown(subject: &Subject, cooldown: Span, retry_after: Option<Span>) {
     });
     subject.provider.events.emit(Event::Cooldown {
         provider: subject.provider.label(),
-        entity: subject.entity.as_deref().map(Arc::from),
+        entity: subject.entity.clone(),
         duration: cooldown,
         retry_after,
         status: Box::new(subject.provider.status()),
@@ -292,15 +291,22 @@ fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Opti
         let price = subject.costs.iter().find(|price| price.unit == unit);
         price.map_or(0, |price| price.prompt)
     };
+    let counts_output = |unit: &str| {
+        let mut costs = policy.provider.costs.iter();
+        costs.any(|cost| cost.unit == unit && !cost.before.is_empty())
+    };
     let wanted = wanted.into_iter().map(|(term, unit, fields)| WantedCost {
         term,
         unit: unit.to_owned(),
         prompt: prompt(unit),
+        counts_output: counts_output(unit),
+        is_stated: false,
         fields: fields.iter().map(|path| (path.clone(), None)).collect(),
     });
     let reader = CostReader::new(kind, wanted.collect(), open);
     let entity = subject.entity.clone().unwrap_or_default();
-    Some(reader.learning(subject.provider.token_estimates.clone(), entity))
+    let reader = reader.learning(subject.provider.token_estimates.clone(), entity.to_string());
+    Some(reader.doubting(subject.provider.cost_doubts.clone()))
 }
 
 fn read_feedback(
@@ -352,7 +358,11 @@ fn update_degrade(
     let cells: Vec<_> = limits
         .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
         .collect();
-    let periods: SmallVec<[Span; 4]> = cells.iter().map(|(_, rule)| rule.period()).collect();
+    // Of a bucket the depth is what may remain, not what it gains in a period.
+    let rules: SmallVec<[(Span, u64); 4]> = cells
+        .iter()
+        .map(|(_, rule)| (rule.period(), rule.max_cost()))
+        .collect();
     let theirs = feedback.remaining.map(|remaining| ProviderQuota {
         remaining,
         reset_after: feedback
@@ -364,14 +374,15 @@ fn update_degrade(
     let entity: Option<Arc<str>> = entity.map(Arc::from);
     // The response does not wait for it.
     subject.provider.ledger.peek_then(cells, move |views| {
+        // The provider's count is judged beside ours, because it ends at another time.
         let tightest = views
             .iter()
-            .zip(periods)
-            .min_by_key(|(view, _)| view.remaining);
-        if let Some((view, period)) = tightest {
+            .zip(rules)
+            .min_by_key(|(view, _)| view.own_remaining);
+        if let Some((view, (period, depth))) = tightest {
             let ours = LocalQuota {
-                remaining: view.remaining,
-                limit: view.limit,
+                remaining: view.own_remaining,
+                limit: view.limit.min(depth),
                 full_after: view.reset_after,
                 period,
             };
@@ -406,13 +417,13 @@ fn readings(
     }
     let date = date(headers);
     for window in &feedback.windows {
-        let configured = matching_term(window, terms);
+        let configured = matching_term(policy, window, terms);
         let learned = learned_term(policy.dialect.learned(), window, terms);
-        for term in configured.into_iter().chain(learned) {
+        for (term, limit) in configured.into_iter().chain(learned) {
             readings.push(LimitReading {
                 term,
                 remaining: window.remaining,
-                limit: window.limit,
+                limit,
                 reset_after: window.reset,
                 date,
                 ..LimitReading::default()
@@ -433,16 +444,26 @@ fn readings(
 }
 
 /// The learned limit that the window states. These come last, in the order of the dialect.
-fn learned_term(learned: &[LearnedWindow], window: &Window, terms: &[Term]) -> Option<usize> {
+fn learned_term(
+    learned: &[LearnedWindow],
+    window: &Window,
+    terms: &[Term],
+) -> Option<(usize, Option<u64>)> {
     let name = window.name.as_deref()?;
     let first = terms.iter().position(|term| term.rule.is_learned())?;
     let of_kind = learned.iter().position(|limit| limit.is_stated_by(name))?;
-    Some(first + of_kind).filter(|term| *term < terms.len())
+    let term = Some(first + of_kind).filter(|term| *term < terms.len())?;
+    Some((term, window.limit))
 }
 
 /// The limit with the window's unit and period, else with its unit and number, else the only one
-/// with its unit. A window that matches none is ignored: a guess would close the wrong limit.
-fn matching_term(window: &Window, terms: &[Term]) -> Option<usize> {
+/// with its unit; and the number that is reported for it. A window that matches none is ignored: a guess would close
+/// the wrong limit.
+fn matching_term(
+    policy: &CompiledPolicy,
+    window: &Window,
+    terms: &[Term],
+) -> Option<(usize, Option<u64>)> {
     let unit = match window.unit {
         feedback::WindowUnit::Requests => CostUnit::Calls,
         feedback::WindowUnit::Tokens => CostUnit::Tokens,
@@ -450,20 +471,52 @@ fn matching_term(window: &Window, terms: &[Term]) -> Option<usize> {
         feedback::WindowUnit::Bytes => CostUnit::Bytes,
         feedback::WindowUnit::Concurrent => return None,
     };
-    let fits = |index: &usize| {
-        let rule = &terms[*index].rule;
+    let fits = |rule: &Rule| {
         rule.cost_unit() == unit
             && !rule.is_learned()
             && !matches!(rule.algorithm(), Algorithm::InFlight)
     };
-    let candidates: Vec<usize> = (0..terms.len()).filter(fits).collect();
-    let by = |test: &dyn Fn(usize) -> bool| {
-        let mut found = candidates.iter().copied().filter(|index| test(*index));
-        found.next().filter(|_| found.next().is_none())
+    let by = |test: &dyn Fn(&Rule) -> bool| {
+        let is_found = |index: &usize| fits(&terms[*index].rule) && test(&terms[*index].rule);
+        let found: SmallVec<[usize; 2]> = (0..terms.len()).filter(is_found).collect();
+        match found.as_slice() {
+            [] => None,
+            [one] => Some((*one, window.limit)),
+            [first, ..] => {
+                let alike = |rule: &Rule| is_alike(rule, &terms[*first].rule);
+                let are_equal = found.iter().all(|index| alike(&terms[*index].rule))
+                    && have_one_scope(policy, &|rule| fits(rule) && alike(rule));
+                // What remains is the same for both; which of them the number is, nobody says.
+                are_equal.then(|| (of_equals(&found, terms), None))
+            }
+        }
     };
-    by(&|index| window.period == Some(terms[index].rule.period()))
-        .or_else(|| by(&|index| window.limit == Some(terms[index].rule.limit())))
+    by(&|rule| window.period == Some(rule.period()))
+        .or_else(|| by(&|rule| window.limit == Some(rule.limit())))
         .or_else(|| by(&|_| true))
+}
+
+/// Limits of one number, period and scope count the same calls, and all of them must allow a call: one
+/// that follows the provider is enough. Preferably one that is free again at the provider's reset; a
+/// bucket would refill slowly from what was reported.
+fn of_equals(found: &[usize], terms: &[Term]) -> usize {
+    let is_window =
+        |index: &&usize| !matches!(terms[**index].rule.algorithm(), Algorithm::Bucket { .. });
+    let window = found.iter().find(is_window);
+    *window.unwrap_or(&found[0])
+}
+
+fn is_alike(one: &Rule, other: &Rule) -> bool {
+    (one.limit(), one.period()) == (other.limit(), other.period())
+}
+
+/// Whether all of these limits are counted for the same part of the provider.
+fn have_one_scope(policy: &CompiledPolicy, are_these: &dyn Fn(&Rule) -> bool) -> bool {
+    let mut limits = policy.limits.iter();
+    let Some(first) = limits.find(|limit| are_these(&limit.rule)) else {
+        return false;
+    };
+    limits.all(|limit| !are_these(&limit.rule) || limit.per == first.per)
 }
 
 /// The provider's own clock.

@@ -11,17 +11,19 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tollgate_core::ask::Priority;
+use tollgate_core::gate::Blocker;
 use tollgate_core::health::{Admission, BlockReason, WhenBlocked};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_core::turn::too_costly;
 use tollgate_ledger::{ProviderLedger, StoreLoss};
 
+use super::progress::DecidedAttempt;
 use super::rates::Rates;
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
 use crate::error::{QueueCause, Reason, Stage};
-use crate::event::{DecisionVerdict, Event, StepKind};
+use crate::event::{DecisionVerdict, Event};
 use crate::metrics::PermitResult;
 use crate::permits::{Denied, PermitRequest, Permits};
 use crate::providers::{CompiledPolicy, LossDecision, loss_since_now};
@@ -35,7 +37,7 @@ const NO_END: Span = Span(u64::MAX / 2);
 pub(crate) struct PermitHistory {
     /// Time spent waiting.
     pub(crate) waited: Span,
-    /// An attempt had to wait for a limit, a scope or a time. The time spent does not tell: on a
+    /// A limit, a scope or a time has held an attempt. The time spent does not tell: on a
     /// real clock even an immediate decision takes microseconds, and a store takes milliseconds.
     pub(crate) was_queued: bool,
     /// What the last one of them waited for.
@@ -49,15 +51,15 @@ pub(crate) struct PermitHistory {
 }
 
 impl PermitHistory {
-    /// Remembers whether the call had to wait, and for what.
-    fn on_granted(
+    /// Remembers whether something held the call, and what.
+    fn on_held(
         &mut self,
         subject: &Subject,
         policy: &CompiledPolicy,
         requested: &RequestedLimits,
-        permit: &Permit,
+        held_by: Option<Blocker>,
     ) {
-        let Some(blocker) = permit.waited_for() else {
+        let Some(blocker) = held_by else {
             return;
         };
         self.was_queued = true;
@@ -76,15 +78,37 @@ pub(crate) async fn permit(
     let was_queued = std::mem::take(&mut history.was_queued);
     let cause = history.queue_cause.take();
     let result = decide(subject, key, history).await;
-    report_decision(subject, &result, history, history.waited - waited);
+    let attempt_waited = history.waited - waited;
+    report_decision(subject, &result, history, attempt_waited);
+    let decided = subject.progress.as_ref().map(|_| DecidedAttempt {
+        is_held: history.was_queued || result.is_err(),
+        verdict: verdict(&result, history),
+        waited: attempt_waited,
+    });
     if !history.was_queued {
         (history.was_queued, history.queue_cause) = (was_queued, cause);
     }
-    if let Some(progress) = &subject.progress {
+    if let Some((progress, decided)) = subject.progress.as_ref().zip(decided) {
         let cause = history.queue_cause.as_ref();
-        progress.on_decided(history.waited, history.was_queued, cause);
+        progress.on_decided(decided, history.waited, history.was_queued, cause);
     }
     result
+}
+
+/// What was decided about an attempt.
+fn verdict(result: &Result<Grant, Error>, history: &PermitHistory) -> DecisionVerdict {
+    match result {
+        Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
+        Ok(_) => {
+            let cause = history.queue_cause.clone();
+            let QueueCause { reason, limit, .. } = cause.unwrap_or_default();
+            DecisionVerdict::Queued { limit, reason }
+        }
+        Err(error) => DecisionVerdict::Rejected {
+            limit: error.limit().map(Arc::from),
+            reason: error.reason(),
+        },
+    }
 }
 
 /// Counts what was decided, and reports it to whoever wants to hear it.
@@ -94,10 +118,12 @@ fn report_decision(
     history: &PermitHistory,
     waited: Span,
 ) {
-    let cause = || history.queue_cause.clone().unwrap_or_default();
     let counted = match result {
         Ok(_) if !history.was_queued => PermitResult::Allowed,
-        Ok(_) => PermitResult::Queued(cause().reason),
+        Ok(_) => {
+            let cause = history.queue_cause.as_ref();
+            PermitResult::Queued(cause.map_or(Reason::Limit, |cause| cause.reason))
+        }
         Err(error) => PermitResult::Rejected(error.reason()),
     };
     let metrics = &subject.provider.metrics;
@@ -112,28 +138,15 @@ fn report_decision(
             .entity_demand
             .on_permit(entity, caller, priority);
     }
-    let verdict = || match result {
-        Ok(_) if !history.was_queued => DecisionVerdict::Allowed,
-        Ok(_) => {
-            let QueueCause { reason, limit, .. } = cause();
-            DecisionVerdict::Queued { limit, reason }
-        }
-        Err(error) => DecisionVerdict::Rejected {
-            limit: error.limit().map(Arc::from),
-            reason: error.reason(),
-        },
-    };
-    subject.add_step(|| StepKind::Decided(verdict(), waited));
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
-        let verdict = verdict();
         Event::Decision {
             id,
             provider,
             entity,
             caller: subject.caller.as_deref().map(Arc::from),
             priority: subject.joint_priority(),
-            verdict,
+            verdict: verdict(result, history),
             waited,
         }
     });
@@ -179,9 +192,11 @@ pub(super) async fn decide(
             .inspect_err(|_| cancel_return());
         let (permits, request, is_counted) = chosen?;
         requested.inherit_counts(permits, edition);
-        let requesting = request_permit(subject, permits, request, &mut changes);
+        let mut held_by = None;
+        let requesting = request_permit(subject, permits, request, &mut changes, &mut held_by);
         let Some(result) = requesting.await else {
-            history.was_queued = true; // it has waited, and asks again
+            // It asks again. What held it meanwhile is what it waited for, also if it gets a permit at once then.
+            history.on_held(subject, &policy, &requested, held_by);
             continue;
         };
         if requested.continues_for_others(subject, &policy, &result, until, loss) {
@@ -208,7 +223,7 @@ pub(super) async fn decide(
                 return Err(Box::pin(behind_the_queue(subject, error)).await);
             }
         };
-        history.on_granted(subject, &policy, &requested, &permit);
+        history.on_held(subject, &policy, &requested, permit.waited_for());
         history.rates = Rates::granted(&policy, priority, permit.marks());
         if !is_counted {
             provider.local_share.record_uncounted();
@@ -249,7 +264,7 @@ async fn with_time(subject: &Subject, key: Option<&str>, mut error: Error) -> Er
 }
 
 /// A call that was rejected because of a limit, a pause of the provider, or a full queue need not come back before
-/// those that wait have been served.
+/// those that wait have been served that go before it.
 async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
     let retry_in = match &mut error {
         Error::NoPermit {
@@ -270,7 +285,11 @@ async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
     };
     if let Some(retry_in) = retry_in
         && subject.provider.waiting() > 0
-        && let Some(eta) = subject.provider.recent_eta().await
+        && let demand = subject.demand()
+        && let Some(eta) = subject
+            .provider
+            .recent_eta(demand.caller, demand.priority)
+            .await
     {
         *retry_in = Some(retry_in.unwrap_or(Span::ZERO).max(eta));
     }
@@ -285,11 +304,12 @@ async fn request_permit(
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
+    held_by: &mut Option<Blocker>,
 ) -> Option<Result<Permit, Denied>> {
     let result = match permits.try_acquire(request) {
         Ok(result) => Some(result),
         // On the heap: its size would be that of every call.
-        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes)).await,
+        Err(request) => Box::pin(wait_in_queue(subject, permits, request, changes, held_by)).await,
     };
     result.filter(|result| !matches!(result, Err(Denied::Recalled)))
 }
@@ -307,6 +327,7 @@ async fn wait_in_queue(
     permits: &Permits,
     request: PermitRequest,
     changes: &mut watch::Receiver<u64>,
+    held_by: &mut Option<Blocker>,
 ) -> Option<Result<Permit, Denied>> {
     let (seniority, who) = (request.seniority, (request.caller, request.priority));
     if let Some(progress) = &subject.progress {
@@ -315,7 +336,7 @@ async fn wait_in_queue(
     let returns = || seniority.map(|seniority| permits.expect_return(seniority, who));
     tokio::select! {
         biased;
-        result = permits.wait(request) => Some(result),
+        result = permits.wait_noting(request, held_by) => Some(result),
         Ok(()) = changes.changed() => {
             returns();
             permits.recheck();
@@ -377,7 +398,7 @@ async fn reject_if_closed(
         } => {
             return Err(Error::NotInCache {
                 provider: provider(),
-                entity: subject.entity.clone(),
+                entity: subject.entity_name(),
                 reason: Reason::CacheOnly,
                 retry_in: remaining,
             });
@@ -408,7 +429,7 @@ async fn reject_if_closed(
     match scopes.try_peek_scope(scope).await {
         Some(ScopeView::Closed { remaining }) => Err(Error::NotInCache {
             provider: provider(),
-            entity: subject.entity.clone(),
+            entity: subject.entity_name(),
             reason: Reason::Degraded,
             retry_in: remaining,
         }),

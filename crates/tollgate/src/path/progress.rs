@@ -5,14 +5,11 @@
 //! Never: kept while nobody listens, and never decides anything.
 
 use parking_lot::Mutex;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::ProviderLedger;
 
 use crate::error::QueueCause;
-use crate::event::{CallDecision, STEPS_MAX, Step, StepKind};
-
-/// Steps of most calls: decided, sent, response.
-const STEPS_EXPECTED: usize = 4;
+use crate::event::{CallDecision, DecisionVerdict, Step, StepKind, Steps};
 
 /// How far a call has come. Kept while somebody listens: its end is reported also if its caller leaves
 /// in the middle, or gets an error while the call goes on for others.
@@ -27,7 +24,9 @@ struct ProgressState {
     spent: CallSpending,
     /// It waits for a permit since then.
     waiting_since: Option<Micros>,
-    steps: Vec<Step>,
+    /// When it began to wait, and how many waited already: a step only if something held it, or if nobody knows yet.
+    queued: Option<(Wall, usize)>,
+    steps: Steps,
 }
 
 /// What a call has cost so far.
@@ -43,6 +42,16 @@ pub(crate) struct CallSpending {
     pub(crate) queue_cause: Option<QueueCause>,
 }
 
+/// What the permit stage decided about an attempt.
+#[derive(Debug)]
+pub(crate) struct DecidedAttempt {
+    /// Something held it, or it is rejected.
+    pub(crate) is_held: bool,
+    pub(crate) verdict: DecisionVerdict,
+    /// How long it took.
+    pub(crate) waited: Span,
+}
+
 impl CallProgress {
     pub(crate) fn new(ledger: ProviderLedger) -> CallProgress {
         CallProgress {
@@ -53,34 +62,45 @@ impl CallProgress {
 
     /// The call is queued for a permit, behind so many others.
     pub(crate) fn on_queued(&self, ahead: usize) {
-        let now = self.ledger.at();
-        self.state.lock().waiting_since.get_or_insert(now);
-        self.add_step(StepKind::Queued { ahead });
+        let (now, wall) = (self.ledger.at(), self.ledger.wall());
+        let mut state = self.state.lock();
+        state.waiting_since.get_or_insert(now);
+        state.queued.get_or_insert((wall, ahead));
     }
 
     /// Something happened to the call.
     pub(crate) fn add_step(&self, kind: StepKind) {
         let at = self.ledger.wall();
-        let mut state = self.state.lock();
-        if state.steps.is_empty() {
-            state.steps.reserve(STEPS_EXPECTED);
-        }
-        if state.steps.len() < STEPS_MAX {
-            state.steps.push(Step { at, kind });
-        }
+        self.state.lock().steps.push(Step { at, kind });
     }
 
     /// What happened to the call, for its end.
-    pub(crate) fn take_steps(&self) -> Vec<Step> {
-        std::mem::take(&mut self.state.lock().steps)
+    pub(crate) fn take_steps(&self) -> Steps {
+        let mut state = self.state.lock();
+        state.note_queued();
+        std::mem::take(&mut state.steps)
     }
 
-    /// An attempt has its permit, or does not get one.
-    pub(crate) fn on_decided(&self, waited: Span, was_queued: bool, cause: Option<&QueueCause>) {
+    /// An attempt has its permit, or does not get one. All attempts together have waited so long, for this. If
+    /// nothing held the attempt, it was in no queue: the store took its time.
+    pub(crate) fn on_decided(
+        &self,
+        attempt: DecidedAttempt,
+        waited: Span,
+        was_queued: bool,
+        cause: Option<&QueueCause>,
+    ) {
+        let at = self.ledger.wall();
         let mut state = self.state.lock();
         state.waiting_since = None;
         (state.spent.waited, state.spent.was_queued) = (waited, was_queued);
         state.spent.queue_cause = cause.cloned();
+        match attempt.is_held {
+            true => state.note_queued(),
+            false => state.queued = None,
+        }
+        let kind = StepKind::Decided(attempt.verdict, attempt.waited);
+        state.steps.push(Step { at, kind });
     }
 
     /// So many attempts were made.
@@ -98,6 +118,15 @@ impl CallProgress {
             spent.was_queued = true;
         }
         spent
+    }
+}
+
+impl ProgressState {
+    fn note_queued(&mut self) {
+        if let Some((at, ahead)) = self.queued.take() {
+            let kind = StepKind::Queued { ahead };
+            self.steps.push(Step { at, kind });
+        }
     }
 }
 

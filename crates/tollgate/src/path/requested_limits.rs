@@ -218,7 +218,7 @@ impl RequestedLimits {
     ) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: subject.provider.name.clone(),
-            entity: subject.entity.clone(),
+            entity: subject.entity_name(),
             limit,
             reason,
             retry_in,
@@ -237,7 +237,7 @@ impl RequestedLimits {
                     }
                     (Reason::Degraded, _) => Error::NotInCache {
                         provider: subject.provider.name.clone(),
-                        entity: subject.entity.clone(),
+                        entity: subject.entity_name(),
                         reason: Reason::Degraded,
                         retry_in: Some(retry_in),
                     },
@@ -386,7 +386,7 @@ impl RequestedLimits {
 pub(crate) fn no_share(subject: &Subject, limit: &str) -> Error {
     Error::NoPermit {
         provider: subject.provider.name.clone(),
-        entity: subject.entity.clone(),
+        entity: subject.entity_name(),
         limit: Some(limit.to_owned()),
         reason: Reason::NoShare,
         retry_in: None,
@@ -427,7 +427,7 @@ fn local_limits(
 pub(crate) fn store_lost(subject: &Subject, retry_in: Option<Span>) -> Error {
     Error::NoPermit {
         provider: subject.provider.name.clone(),
-        entity: subject.entity.clone(),
+        entity: subject.entity_name(),
         limit: None,
         reason: Reason::StoreLost,
         retry_in,

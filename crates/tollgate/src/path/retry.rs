@@ -214,7 +214,7 @@ fn leave_leader(
     shared.continues_after(own, queue, || match failed {
         Ok(response) if response.class == Class::Limited => Error::NoPermit {
             provider: provider(),
-            entity: subject.entity.clone(),
+            entity: subject.entity_name(),
             limit: None,
             reason: Reason::Cooldown,
             retry_in: Some(after),

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, IF_RANGE, RANGE};
-use http::{HeaderMap, Method};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, IF_RANGE, RANGE};
+use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 use tollgate_config::provider::{AuthStyle, Upstream};
 use tollgate_core::ask::{PathTag, Priority};
@@ -24,7 +24,7 @@ use crate::Error;
 use crate::body_memory::{BodyMemory, BodyShare};
 use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
-use crate::event::Event;
+use crate::event::{CostDoubt, Event};
 use crate::flights::{Conditions, Flight, MergeLeader};
 use crate::foreign::ForeignClient;
 use crate::payload::{BodyError, Payload, READ_MAX, ReadBack, ReadBounds, WHOLE_MAX};
@@ -192,13 +192,13 @@ impl PendingRoute {
     /// Only the body determines the entity.
     fn needs_body(&self) -> bool {
         let entities = &self.destination.policy.provider.entities;
-        self.options.entity.is_none() && entities.reads_body()
+        self.options.entity.is_none() && entities.reads_body(&self.path)
     }
 
     /// Asks for usage in a stream, where the provider's file says so. `true`: the client did not.
     fn with_usage(&mut self, payload: Payload) -> (Payload, bool) {
         let is_wanted = self.destination.policy.provider.inject_usage;
-        let asked = match is_wanted {
+        let asked = match is_wanted && usage_event::is_asked_at(&self.path) {
             true => usage_event::ask_for_usage(payload.buffered()),
             false => None,
         };
@@ -245,15 +245,15 @@ impl PendingRoute {
             body,
         })?;
         let caller = options.caller.as_deref();
-        let entity = routed.entity.map(|entity| entity.as_str().to_owned());
+        let entity: Option<Arc<str>> = routed.entity.map(|entity| entity.as_str().into());
+        let known = (&*destination.provider.token_estimates, entity.as_deref());
+        let (costs, doubt) = call_costs(&provider.costs, &options.costs, body, known);
+        if let Some(doubt) = doubt.filter(|doubt| is_doubtful(*doubt, &headers)) {
+            destination.provider.cost_doubts.report(doubt);
+        }
         let subject = Subject {
             caller_id: caller.map_or_else(CallerId::default, caller_id),
-            costs: call_costs(
-                &provider.costs,
-                &options.costs,
-                body,
-                (&destination.provider.token_estimates, entity.as_deref()),
-            ),
+            costs,
             entity,
             strips_usage,
             host: Some(destination.origin.host.clone()),
@@ -393,7 +393,7 @@ impl Route {
         let origin = to_upstream(live.clone(), policy.clone(), at, true).origin;
         Route {
             subject: Subject {
-                entity: entity.map(|entity| entity.as_str().to_owned()),
+                entity: entity.map(|entity| entity.as_str().into()),
                 host: Some(origin.host.clone()),
                 path: Some(PathTag::of(&path)),
                 priority: Priority::High, // calls wait for it
@@ -463,6 +463,13 @@ impl Route {
             refresh.mark_sent();
         }
     }
+}
+
+/// A request that does not claim to be JSON, such as a file, is none; nothing is wrong with it.
+fn is_doubtful(doubt: CostDoubt, headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let claims_json = kind.is_none_or(|kind| kind.windows(4).any(|part| part == b"json"));
+    claims_json || doubt != CostDoubt::UnreadableBody
 }
 
 /// Rejects a method that the provider's file does not allow.

@@ -140,7 +140,8 @@ pub(crate) fn from_cache(
         .provider
         .savings
         .on_cached(source, is_unchanged);
-    route.subject.count(|part| part.on_lookup(!is_unchanged));
+    let subject = &route.subject;
+    subject.count_entity(|entity| entity.on_lookup(!is_unchanged));
     // Identical calls at the same time may share it, unless each must ask the provider.
     let is_for_others = match why {
         ServeReason::Revalidated => is_reusable(&object.freshness, now),
@@ -195,12 +196,12 @@ pub(crate) fn emit_hit(route: &Route, id: &str, object: &CachedResponse, (now, a
             why: ServeReason::Fresh.as_str(),
         });
         let end = call_end::hit(route, id, object.status.as_u16(), (now, age));
-        provider.events.emit(end);
+        provider.events.emit_end(end);
     }
     provider.savings.on_cached(Source::Cache, false);
-    subject.count(|part| {
-        part.on_call();
-        part.on_lookup(true);
+    subject.count_entity(|entity| {
+        entity.on_call();
+        entity.on_lookup(true);
     });
 }
 

@@ -136,7 +136,7 @@ fn count_miss(route: &Route, request: &CacheRequest) {
     }
     let subject = &route.subject;
     subject.provider.savings.on_miss();
-    subject.count(|part| part.on_lookup(false));
+    subject.count_entity(|entity| entity.on_lookup(false));
     subject.provider.events.emit_with(|| Event::CacheMiss {
         id: subject.id.clone(),
         provider: subject.provider.label(),
@@ -388,7 +388,7 @@ fn record(
         headers,
         body: Bytes::new(),
         provider: route.subject.provider.name.clone(),
-        entity: route.subject.entity.clone(),
+        entity: route.subject.entity_name(),
         wire_form: WireForm::default(),
     };
     let adapts = policy.cache.adaptive && rule.mode == FreshnessMode::Ttl && !is_gone(status);

@@ -21,7 +21,7 @@ use crate::Error;
 use crate::error::Stage;
 use crate::event::StepKind;
 use crate::flights::{CallDemand, SharedDemand};
-use crate::metrics::PartMetrics;
+use crate::metrics::{EntityCounters, QuotaMetrics};
 use crate::providers::{ActiveProvider, CallAttributes, CallCost, CompiledPolicy, CountedCall};
 use crate::timer::{self, Elapsed};
 
@@ -35,7 +35,7 @@ pub(crate) struct Subject {
     pub(crate) provider: Arc<ActiveProvider>,
     /// The call's id in logs.
     pub(crate) id: Arc<str>,
-    pub(crate) entity: Option<String>,
+    pub(crate) entity: Option<Arc<str>>,
     /// The host that is called, for limits per host.
     pub(crate) host: Option<Host>,
     /// The path that is called, as health counts it; `None` = unknown.
@@ -68,7 +68,7 @@ pub(crate) struct Subject {
     /// How far the call has come, while somebody wants its end.
     pub(super) progress: Option<Arc<CallProgress>>,
     /// The counters of its entity, if that has its own.
-    pub(super) entity_metrics: Option<Arc<PartMetrics>>,
+    pub(super) entity_metrics: Option<Arc<EntityCounters>>,
 }
 
 impl Subject {
@@ -106,9 +106,16 @@ impl Subject {
         self
     }
 
-    /// Counts for the provider, and for the entity if that has its own counters.
-    pub(crate) fn count(&self, add: impl Fn(&PartMetrics)) {
-        add(self.provider.metrics.whole());
+    /// Counts what a response said, for the provider, and for the entity if that has its own counters.
+    pub(crate) fn count_quota(&self, add: impl Fn(&QuotaMetrics)) {
+        add(self.provider.metrics.quota());
+        if let Some(entity) = &self.entity_metrics {
+            add(entity.quota());
+        }
+    }
+
+    /// Counts for the entity, if that has its own counters.
+    pub(crate) fn count_entity(&self, add: impl Fn(&EntityCounters)) {
         if let Some(entity) = &self.entity_metrics {
             add(entity);
         }
@@ -128,7 +135,13 @@ impl Subject {
         progress
     }
 
-    /// Counts it when it ends.
+    /// Counts the calls that a response in memory serves.
+    pub(super) fn remembered(&self) -> CountedCall {
+        let caller = self.caller.as_deref();
+        self.provider.calls.remember(caller, self.priority)
+    }
+
+    /// Counts it now, and when it ends.
     pub(super) fn counted(&self) -> CountedCall {
         let caller = self.caller.as_deref();
         self.provider.calls.begin(caller, self.priority)
@@ -136,8 +149,12 @@ impl Subject {
 
     /// The names of a call in its events: id, provider, entity.
     pub(crate) fn labels(&self) -> (Arc<str>, Arc<str>, Option<Arc<str>>) {
-        let entity = self.entity.as_deref().map(Arc::from);
-        (self.id.clone(), self.provider.label(), entity)
+        (self.id.clone(), self.provider.label(), self.entity.clone())
+    }
+
+    /// Its entity, for an error or a stored response.
+    pub(crate) fn entity_name(&self) -> Option<String> {
+        self.entity.as_deref().map(str::to_owned)
     }
 
     /// The attributes that limits may depend on.

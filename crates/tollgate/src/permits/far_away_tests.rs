@@ -2,7 +2,7 @@
 
 use tollgate_core::ask::OwnerId;
 use tollgate_core::gate::{BATCH_FAR_AWAY, GateSettings};
-use tollgate_core::replica::{ReplicaSettings, Reply, Request, Rules};
+use tollgate_core::replica::{PastUse, ReplicaSettings, Reply, Request, Rules};
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger, Liveness, NetworkedSettings, RowStore, StoreError};
 
@@ -20,8 +20,8 @@ impl RowStore for FarAway {
         Liveness::Unknown
     }
 
-    fn has_used(&self, _: &str) -> bool {
-        false
+    fn past_use(&self, _: &str) -> PastUse {
+        PastUse::Never
     }
 }
 

@@ -6,7 +6,7 @@
 //! Never: drops learned state because a file changed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -14,10 +14,11 @@ use tollgate_config::settings::{Cookies, OnStoreLoss};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{HealthStatus, PathStatus};
 use tollgate_core::problem::Problem;
+use tollgate_core::time::Micros;
 use tollgate_ledger::ProviderLedger;
 
 use super::arrivals::{ArrivalWindow, EntityDemand};
-use super::call_counters::{CallCounters, CallCounts, ResponseCounts};
+use super::call_counters::{CallCounters, CallCounts};
 use super::connection_limit::ConnectionLimit;
 use super::eta::CachedEta;
 use super::health::ProviderHealth;
@@ -28,10 +29,11 @@ use super::policy::{CompiledPolicy, OwnCells};
 use super::retry_waits::RetryWaits;
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
+use crate::cost_doubts::CostDoubts;
 use crate::credentials::{SuspendedKeys, Tokens};
 use crate::event::Events;
 use crate::flights::{MergeGroups, Writes};
-use crate::metrics::ProviderMetrics;
+use crate::metrics::{PartCounts, ProviderMetrics, ResponseCounts};
 use crate::permits::Permits;
 use crate::pool::Pool;
 use crate::token_estimates::TokenEstimates;
@@ -53,6 +55,8 @@ pub struct ActiveProvider {
     pub(crate) ledger: ProviderLedger,
     /// Grants permits while the ledger's store is lost.
     pub(crate) local_share: LocalShare,
+    /// The store was lost for this provider when it was last checked.
+    was_lost: AtomicBool,
     pub(crate) own_cells: OwnCells,
     /// This process's name in `Via`, which detects calls that come back.
     pub(crate) via: Via,
@@ -61,6 +65,8 @@ pub struct ActiveProvider {
     pub(crate) suspended_keys: SuspendedKeys,
     /// What completions of each entity used.
     pub(crate) token_estimates: Arc<TokenEstimates>,
+    /// Says in the log that the cost of a call is not certain.
+    pub(crate) cost_doubts: Arc<CostDoubts>,
     /// Items that several calls may request at once.
     pub(crate) items: MergeGroups,
     /// Recent writes.
@@ -93,11 +99,13 @@ impl ActiveProvider {
         let (ledger, events) = (&deps.ledger, &deps.events);
         let local_share = LocalShare::new(ledger, &policy, &deps.loss);
         let counted = ledger.provider(&name);
+        let was_lost = counted.loss().is_some();
         let ledgers = (counted.clone(), local_share.ledger.clone());
         let own_cells = OwnCells::new(&name, ledger);
         let connections = Arc::new(ConnectionLimit::new(&policy, events, &counted));
         let permits = Permits::new(counted.clone(), policy.gate_settings());
         permits.watch(own_cells.connections, connections.clone());
+        let cost_doubts = Arc::new(CostDoubts::new(&name, events, &counted));
         Ok(ActiveProvider {
             health: ProviderHealth::start(
                 (&name, events),
@@ -112,10 +120,12 @@ impl ActiveProvider {
             own_cells,
             via: deps.via.clone(),
             events: events.clone(),
+            was_lost: AtomicBool::new(was_lost),
             local_share,
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
             token_estimates: Arc::default(),
+            cost_doubts,
             items: MergeGroups::default(),
             writes: Writes::default(),
             savings: SavingsCounters::default(),
@@ -195,15 +205,25 @@ impl ActiveProvider {
         self.local_share.uncounted()
     }
 
+    /// Moves waiting calls if the store was lost for this provider, or is back for it.
+    pub(super) fn check_store(&self) {
+        let is_lost = self.ledger.loss().is_some();
+        match (self.was_lost.swap(is_lost, Ordering::AcqRel), is_lost) {
+            (false, true) => self.on_store_lost(),
+            (true, false) => self.on_store_back(),
+            (true, true) | (false, false) => {}
+        }
+    }
+
     /// The store was lost: calls that may run without it leave its queue.
-    pub(super) fn on_store_lost(&self) {
+    fn on_store_lost(&self) {
         if self.policy().provider.on_store_loss != OnStoreLoss::Closed {
             self.permits.release_waiters();
         }
     }
 
     /// The store is back: all calls leave the local queue.
-    pub(super) fn on_store_back(&self) {
+    fn on_store_back(&self) {
         self.local_share.permits.release_waiters();
         self.health.on_resync();
     }
@@ -223,7 +243,20 @@ impl ActiveProvider {
     /// What the provider responded, since the start.
     #[must_use]
     pub fn responses(&self) -> ResponseCounts {
-        self.calls.responses()
+        self.metrics.responses()
+    }
+
+    /// Its counts as a whole: the sums over its callers and of its cache.
+    #[must_use]
+    pub fn counts(&self, now: Micros) -> PartCounts {
+        let saved = self.savings();
+        PartCounts {
+            calls: self.calls.begun(),
+            cache_hits: saved.hits + saved.stale,
+            // The provider was asked whether it is still the same.
+            cache_misses: saved.misses + saved.revalidated,
+            ..self.metrics.quota().counts(now)
+        }
     }
 
     /// The number of calls that waited for a response that another call had requested.

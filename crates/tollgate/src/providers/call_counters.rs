@@ -1,4 +1,4 @@
-//! Counts of the calls of a provider, by caller, since the start: what charts are made of.
+//! Counts of the calls of a provider, by caller, since the start: for the page, and as a sum for S9.
 //!
 //! Promises: counting a call costs a few additions without a lock; the caller of a call is looked up
 //! once, and not at all for a call without a name. At most [`CALLERS_MAX`] names are counted on
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use tollgate_core::ask::Priority;
-use tollgate_core::health::Class;
 use tollgate_core::time::Span;
 
 /// The most callers of a provider that are counted by name: more do not fit on a screen. With their
@@ -36,13 +35,12 @@ pub(crate) struct CallCounters {
     unnamed: Arc<CallerCounters>,
     named: RwLock<HashMap<Box<str>, Arc<CallerCounters>>>,
     others: Arc<CallerCounters>,
-    /// Responses and faults of attempts, by class.
-    responses: [AtomicU64; 5],
 }
 
 /// The counters of one caller.
 #[derive(Debug, Default)]
 pub(crate) struct CallerCounters {
+    begun: AtomicU64,
     calls: AtomicU64,
     rejected: AtomicU64,
     left: AtomicU64,
@@ -85,28 +83,27 @@ pub struct CallCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitCounts([u64; WAIT_CLASSES]);
 
-/// What the provider responded to attempts, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResponseCounts {
-    /// 2xx and 3xx.
-    pub success: u64,
-    /// 429 and its kin.
-    pub limited: u64,
-    /// 5xx.
-    pub server_error: u64,
-    /// No response.
-    pub network: u64,
-    /// Other 4xx.
-    pub other: u64,
-}
-
 impl CallCounters {
     /// A call of this caller begins.
     pub(crate) fn begin(&self, caller: Option<&str>, priority: Priority) -> CountedCall {
+        let call = self.remember(caller, priority);
+        add(&call.caller.begun, 1);
+        call
+    }
+
+    /// Calls of this caller may come, which a response in memory serves.
+    pub(crate) fn remember(&self, caller: Option<&str>, priority: Priority) -> CountedCall {
         CountedCall {
             caller: self.caller(caller),
             priority,
         }
+    }
+
+    /// Calls of all callers so far, also those that are not over.
+    pub(crate) fn begun(&self) -> u64 {
+        let read = |one: &Arc<CallerCounters>| one.begun.load(Ordering::Relaxed);
+        let named: u64 = self.named.read().values().map(read).sum();
+        named + read(&self.unnamed) + read(&self.others)
     }
 
     fn caller(&self, name: Option<&str>) -> Arc<CallerCounters> {
@@ -121,22 +118,6 @@ impl CallCounters {
             return self.others.clone();
         }
         named.entry(name.into()).or_default().clone()
-    }
-
-    /// An attempt got a response of this class, or none.
-    pub(crate) fn on_response(&self, class: Class) {
-        add(&self.responses[class_index(class)], 1);
-    }
-
-    pub(crate) fn responses(&self) -> ResponseCounts {
-        let read = |class| self.responses[class_index(class)].load(Ordering::Relaxed);
-        ResponseCounts {
-            success: read(Class::Success),
-            limited: read(Class::Limited),
-            server_error: read(Class::ServerError),
-            network: read(Class::Network),
-            other: read(Class::Other),
-        }
     }
 
     /// Every caller that has called, by name; those without one first. A caller whose first call is not over has
@@ -162,6 +143,7 @@ impl CallCounters {
 impl CountedCall {
     /// A response in memory has served it.
     pub(crate) fn on_hit(&self) {
+        add(&self.caller.begun, 1);
         add(&self.caller.calls, 1);
     }
 
@@ -295,16 +277,6 @@ pub(super) fn priority_index(priority: Priority) -> usize {
     }
 }
 
-fn class_index(class: Class) -> usize {
-    match class {
-        Class::Success => 0,
-        Class::Limited => 1,
-        Class::ServerError => 2,
-        Class::Network => 3,
-        Class::Other => 4,
-    }
-}
-
 fn add(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
 }
@@ -362,7 +334,6 @@ mod tests {
         assert_eq!((since.calls, since.rejected, since.left), (2, 0, 1));
         assert_eq!(since.attempts(), 1);
         assert_eq!(since.plus(&before).calls, 3);
-        counters.on_response(Class::Limited);
-        assert_eq!(counters.responses().limited, 1);
+        assert_eq!(counters.begun(), 1);
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tollgate_config::provider::Per;
-use tollgate_core::ask::{CellId, ScopeId, Term};
+use tollgate_core::ask::{CellId, Priority, ScopeId, Term};
 use tollgate_core::eta::{EtaArrivals, EtaGroup, EtaLimit, EtaQueue, Refill};
 use tollgate_core::gate::{CallerId, Order, WaitingGroup};
 use tollgate_core::health::{HealthState, OperatorHold};
@@ -50,11 +50,11 @@ pub struct CallerQueue {
     pub eta: Option<Span>,
 }
 
-/// An estimate that serves rejections for a moment.
+/// An estimate that serves rejections for a moment: the queue, and which of its groups an operator holds.
 #[derive(Debug)]
 pub(super) struct CachedEta {
     at: Micros,
-    eta: Option<Span>,
+    queue: Arc<(EtaQueue, Vec<bool>)>,
 }
 
 impl ActiveProvider {
@@ -64,17 +64,36 @@ impl ActiveProvider {
         self.queue_estimate().await.eta
     }
 
-    /// The same, from a moment ago.
-    pub(crate) async fn recent_eta(&self) -> Option<Span> {
+    /// How long one more call of this caller and priority would wait behind those that wait now, or waited a moment
+    /// ago; `None` = until an operator says otherwise.
+    pub(crate) async fn recent_eta(&self, caller: CallerId, priority: Priority) -> Option<Span> {
         let now = self.ledger.at();
-        if let Some(cached) = &*self.cached_eta.lock()
-            && now.since(cached.at) < CACHED_FOR
-        {
-            return cached.eta;
-        }
-        let eta = self.eta().await;
-        *self.cached_eta.lock() = Some(CachedEta { at: now, eta });
-        eta
+        let cached = self.cached_eta.lock().as_ref().and_then(|cached| {
+            let is_recent = now.since(cached.at) < CACHED_FOR;
+            is_recent.then(|| cached.queue.clone())
+        });
+        let queue = match cached {
+            Some(queue) => queue,
+            None => {
+                let read = self.read_queue().await;
+                let queue = Arc::new((read.queue, read.held));
+                *self.cached_eta.lock() = Some(CachedEta {
+                    at: now,
+                    queue: queue.clone(),
+                });
+                queue
+            }
+        };
+        let (queue, held) = &*queue;
+        // Calls of higher priority take everything: not before those are served that wait now.
+        eta_of_next(queue, held, caller, priority).or_else(|| {
+            let served = queue
+                .groups
+                .iter()
+                .zip(held)
+                .filter(|(_, is_held)| !**is_held);
+            served.filter_map(|(one, _)| queue.eta(one)).max()
+        })
     }
 
     /// Measures the demand; the more often, the better the estimate. Once a second is enough.
@@ -85,11 +104,12 @@ impl ActiveProvider {
 
     /// How many calls wait, and how long.
     pub async fn queue_estimate(&self) -> QueueEstimate {
-        let groups = self.waiting_groups();
-        let counts = self.calls.by_caller();
-        let entities = self.entity_cells();
-        let arrivals = self.demand(&groups, &entities, &counts);
-        if groups.is_empty() {
+        let QueueRead {
+            queue,
+            held,
+            counts,
+        } = self.read_queue().await;
+        if queue.groups.is_empty() {
             return QueueEstimate {
                 eta: Some(Span::ZERO),
                 ..QueueEstimate::default()
@@ -99,12 +119,8 @@ impl ActiveProvider {
             .iter()
             .map(|(name, _)| (id_of(name), name.as_str()))
             .collect();
-        let is_held = self.is_held();
-        let (mut queue, held) = self.eta_queue(groups, &entities.1).await;
-        queue.arrivals = arrivals;
         let mut estimate = QueueEstimate::default();
-        for (index, group) in queue.groups.iter().enumerate() {
-            let is_held = is_held || held[index];
+        for (group, is_held) in queue.groups.iter().zip(held) {
             let eta = queue.eta(group).filter(|_| !is_held);
             let starved = if eta.is_none() && !is_held {
                 group.calls
@@ -120,6 +136,26 @@ impl ActiveProvider {
             estimate.eta = estimate.eta.max(eta);
         }
         estimate
+    }
+
+    /// The queue, its limits and its demand.
+    async fn read_queue(&self) -> QueueRead {
+        let groups = self.waiting_groups();
+        let counts = self.calls.by_caller();
+        let entities = self.entity_cells();
+        let arrivals = self.demand(&groups, &entities, &counts);
+        let (queue, mut held) = match groups.is_empty() {
+            true => (EtaQueue::default(), Vec::new()),
+            false => self.eta_queue(groups, &entities.1).await,
+        };
+        if self.is_held() {
+            held.fill(true);
+        }
+        QueueRead {
+            queue: EtaQueue { arrivals, ..queue },
+            held,
+            counts,
+        }
     }
 
     fn waiting_groups(&self) -> Vec<WaitingGroup> {
@@ -242,6 +278,41 @@ impl ActiveProvider {
     }
 }
 
+/// The queue as it was read, which groups an operator holds, and the calls of each caller.
+struct QueueRead {
+    queue: EtaQueue,
+    held: Vec<bool>,
+    counts: Vec<(String, CallCounts)>,
+}
+
+/// How long the next call of a caller and priority waits. If none of them waits, it needs what a waiting call needs,
+/// of the same priority if there is one.
+fn eta_of_next(
+    queue: &EtaQueue,
+    held: &[bool],
+    caller: CallerId,
+    priority: Priority,
+) -> Option<Span> {
+    let groups = || queue.groups.iter().zip(held);
+    let own = groups().filter(|(one, _)| one.caller == caller && one.priority == priority);
+    let own: Vec<Option<Span>> = own
+        .map(|(one, is_held)| queue.eta(one).filter(|_| !is_held))
+        .collect();
+    if !own.is_empty() {
+        return own.into_iter().max().flatten();
+    }
+    let like = groups().min_by_key(|(one, _)| one.priority != priority);
+    let (like, is_held) = like?;
+    let next = EtaGroup {
+        caller,
+        priority,
+        calls: 1,
+        at_least_permille: 0,
+        ..like.clone()
+    };
+    queue.eta(&next).filter(|_| !is_held)
+}
+
 /// What waiting calls wait for: pauses, and the numbers of limits.
 struct QueuedFor {
     /// The whole provider sleeps.
@@ -315,6 +386,7 @@ fn eta_limit(rule: &Arc<Rule>, view: CellView, reserve: u64, latency: Span) -> E
         reset_after: view.reset_after,
         refill,
         reserve,
+        spreads_low: view.spreads_low,
         part: None,
     }
 }

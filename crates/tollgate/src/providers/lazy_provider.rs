@@ -111,6 +111,9 @@ impl LazyProvider {
             }
             active
         });
+        drop(pending);
+        // A loss that was broadcast while it started found it in no list.
+        active.check_store();
         active.clone()
     }
 
@@ -145,7 +148,7 @@ impl LazyProvider {
             provider.enabled && is_limited && closed
         };
         match self.active.get() {
-            Some(active) => closes(&active.policy().provider),
+            Some(active) => active.ledger.loss().is_some() && closes(&active.policy().provider),
             None => self.pending.lock().as_deref().is_some_and(closes),
         }
     }

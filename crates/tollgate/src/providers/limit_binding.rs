@@ -20,6 +20,7 @@ use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use super::limit_inheritance::Predecessor;
 use crate::error::Reason;
+use crate::event::CostDoubt;
 use crate::json_cost;
 use crate::token_estimates::{self, TokenEstimates};
 
@@ -322,13 +323,13 @@ impl LimitBinding {
 }
 
 /// The costs of a call before it is sent: as its caller states, else as its body states, else what
-/// calls of its entity used, else the default of the file.
+/// calls of its entity used, else the default of the file. And why they are not certain, if so.
 pub(crate) fn call_costs(
     costs: &[Cost],
     stated: &[(String, u64)],
     body: &[u8],
     (estimates, entity): (&TokenEstimates, Option<&str>),
-) -> Vec<CallCost> {
+) -> (Vec<CallCost>, Option<CostDoubt>) {
     let explicit = stated.iter().map(|(unit, amount)| CallCost {
         unit: unit.clone(),
         amount: *amount,
@@ -342,13 +343,21 @@ pub(crate) fn call_costs(
     let json: Option<serde_json::Value> = reads_body
         .then(|| serde_json::from_slice(body).ok())
         .flatten();
+    let is_unread = reads_body && json.is_none() && !body.is_empty();
+    let mut doubt = is_unread.then_some(CostDoubt::UnreadableBody);
+    let mut prompt_size = None; // the same for all units
     for cost in costs {
         if prices.iter().any(|price| price.unit == cost.unit) {
             continue;
         }
         let bound = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        let mut before = cost.before.iter().zip(json.iter().cycle());
+        if before.any(|(name, json)| json_cost::is_absurd(json, name)) {
+            doubt = Some(CostDoubt::AbsurdBound);
+        }
         let prompt = match cost.prompt {
-            true => token_estimates::prompt_tokens(json.as_ref(), body),
+            true => *prompt_size
+                .get_or_insert_with(|| token_estimates::prompt_tokens(json.as_ref(), body)),
             false => 0,
         };
         let used = || estimates.completion(&cost.unit, entity.unwrap_or_default());
@@ -366,7 +375,7 @@ pub(crate) fn call_costs(
             explicit: false,
         });
     }
-    prices
+    (prices, doubt)
 }
 
 fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
@@ -497,7 +506,7 @@ mod tests {
         let estimates = TokenEstimates::default();
         let price = |stated: &[(String, u64)], body: &[u8]| {
             let known = (&estimates, None);
-            call_costs(std::slice::from_ref(&cost), stated, body, known)[0].amount
+            call_costs(std::slice::from_ref(&cost), stated, body, known).0[0].amount
         };
         assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
         assert_eq!(price(&[], b"no json"), 1_000);
@@ -519,7 +528,7 @@ mod tests {
         let estimates = TokenEstimates::default();
         let price = |body: &str, entity| {
             let known = (&estimates, Some(entity));
-            call_costs(std::slice::from_ref(&cost), &[], body.as_bytes(), known)[0].amount
+            call_costs(std::slice::from_ref(&cost), &[], body.as_bytes(), known).0[0].amount
         };
         let input = |rest: &str| format!("{{\"input\":\"123456789\"{rest}}}");
         assert_eq!(price(&input(",\"max_tokens\":50"), "a"), 53);

@@ -22,9 +22,10 @@ pub(super) struct PendingLimit {
 
 impl PendingLimit {
     /// The limit with its count; `None` if it is learned, and no response has stated it.
-    pub(super) fn seen(self, view: Option<CellView>) -> Option<LimitStatus> {
+    pub(super) fn seen(self, view: Option<CellView>, waiting: usize) -> Option<LimitStatus> {
         let mut status = LimitStatus {
             view,
+            waiting,
             ..self.status
         };
         if self.cell.is_some_and(|(_, rule)| rule.is_learned()) {
@@ -82,6 +83,25 @@ fn learned_limits(
     keys.iter().enumerate().map(of_key).collect()
 }
 
+/// A limit per caller, for this caller.
+pub(super) fn pending_caller_limit(binding: &LimitBinding, caller: &str) -> PendingLimit {
+    let mut limit = pending_limit(binding, None, None, false);
+    let call = CallAttributes { caller, ..NO_CALL };
+    limit.cell = Some((binding.cell_of(&call), binding.rule.clone()));
+    limit
+}
+
+/// A call that nothing is known of.
+const NO_CALL: CallAttributes<'static> = CallAttributes {
+    entity: None,
+    key: None,
+    caller: "",
+    ip: None,
+    host: "",
+    priority: Priority::Normal,
+    costs: &[],
+};
+
 pub(super) fn pending_limit(
     binding: &LimitBinding,
     entity: Option<&str>,
@@ -91,11 +111,7 @@ pub(super) fn pending_limit(
     let call = CallAttributes {
         entity,
         key,
-        caller: "",
-        ip: None,
-        host: "",
-        priority: Priority::Normal,
-        costs: &[],
+        ..NO_CALL
     };
     let status = LimitStatus {
         name: binding.name.clone(),
@@ -111,9 +127,11 @@ pub(super) fn pending_limit(
         period: binding.rule.display_period(),
         reserve: binding.reserve(),
         counts_calls: binding.counts_calls(),
+        unit: binding.unit.clone(),
         per: binding.per,
         key: None,
         view: None,
+        waiting: 0,
     };
     let cell = is_known.then(|| (binding.cell_of(&call), binding.rule.clone()));
     PendingLimit { status, cell }

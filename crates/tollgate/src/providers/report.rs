@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollgate_core::alert::{Alert, AlertInput};
+use tollgate_core::alert::{Alert, AlertInput, QuotaLeft};
+use tollgate_core::limit::CellView;
 use tollgate_core::time::{Now, Span, Wall};
 
 use super::status::{LimitStatus, PartStatus};
@@ -25,7 +26,7 @@ pub struct EntityMetrics {
     pub provider: String,
     /// `None` = the whole provider.
     pub entity: Option<String>,
-    /// What remains of its tightest limit; `None` = no limit.
+    /// What remains of its tightest limit, of those of a minute or longer if it has any; `None` = no limit.
     pub tokens_remaining: Option<u64>,
     /// What that limit counts now.
     pub requests_in_window: u64,
@@ -158,7 +159,7 @@ impl ActiveProvider {
         let mut parts = parts.into_iter();
         let whole = parts.next();
         if names.is_empty() {
-            let counts = self.metrics.whole().counts(now.at);
+            let counts = self.counts(now.at);
             let whole = whole.into_iter();
             return whole
                 .map(|part| self.metrics_of(None, &part, None, counts, now))
@@ -186,11 +187,10 @@ impl ActiveProvider {
         counts: PartCounts,
         now: Now,
     ) -> EntityMetrics {
-        let own = part.limits.iter();
         let shared = whole.into_iter().flat_map(|whole| &whole.limits);
-        let views = own.chain(shared).filter(|limit| counts_calls(limit));
-        let views = views.filter_map(|limit| limit.view);
-        let tightest = views.min_by_key(|view| view.remaining);
+        let limits = part.limits.iter().chain(shared);
+        let counted = || limits.clone().filter(|limit| counts_calls(limit));
+        let tightest = tightest(counted());
         let reported = counts
             .reported
             .filter(|reported| reported.reset_at.is_none_or(|reset| reset > now.wall));
@@ -200,9 +200,24 @@ impl ActiveProvider {
         });
         let key = entity.clone().unwrap_or_else(|| self.name.clone());
         let remaining = tightest.map(|view| view.remaining);
-        let theirs = reported.map(|reported| reported.remaining);
+        let ours = counted()
+            .filter_map(|limit| limit.view)
+            .map(|view| QuotaLeft {
+                remaining: view.remaining,
+                limit: Some(view.limit),
+            });
+        // A number below all of ours is no limit that we know to be short: what remains of it matters.
+        let is_known = |limit: &u64| {
+            let mut views = counted().filter_map(|one| one.view);
+            views.any(|view| view.limit <= *limit)
+        };
+        let theirs = reported.map(|reported| QuotaLeft {
+            remaining: reported.remaining,
+            limit: reported.limit.filter(is_known),
+        });
+        let quotas: Vec<QuotaLeft> = ours.chain(theirs).collect();
         let input = AlertInput {
-            remaining: remaining.into_iter().chain(theirs).min(),
+            quotas: &quotas,
             limited_last_minute: counts.limited_last_minute,
             cache_hits: counts.cache_hits,
             cache_misses: counts.cache_misses,
@@ -223,6 +238,16 @@ impl ActiveProvider {
             key,
         }
     }
+}
+
+/// The limit of which the least remains, among those of a minute or longer if there are any: a second's limit is
+/// used up and free again all the time, and says nothing about the quota.
+fn tightest<'a>(limits: impl Iterator<Item = &'a LimitStatus> + Clone) -> Option<CellView> {
+    let is_long = |limit: &LimitStatus| limit.period >= Span::from_secs(60);
+    let has_long = limits.clone().any(is_long);
+    let meant = limits.filter(|limit| is_long(limit) || !has_long);
+    let views = meant.filter_map(|limit| limit.view);
+    views.min_by_key(|view| view.remaining)
 }
 
 /// Does this limit count calls over time?

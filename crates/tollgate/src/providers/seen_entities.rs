@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::CompiledPolicy;
-use crate::metrics::PartMetrics;
+use crate::metrics::EntityCounters;
 
 /// The number of listed entities. They come from paths, so their number is unbounded; nobody reads
 /// a longer list, and each entry costs a read of the ledger.
@@ -19,7 +19,7 @@ const ENTITIES_MAX: usize = 256;
 
 /// Entities that calls have named, and their counters.
 #[derive(Debug, Default)]
-pub(crate) struct SeenEntities(ArcSwap<BTreeMap<String, Arc<PartMetrics>>>);
+pub(crate) struct SeenEntities(ArcSwap<BTreeMap<String, Arc<EntityCounters>>>);
 
 impl SeenEntities {
     /// Records the entity of a call. Returns its counters, if it has its own.
@@ -27,7 +27,7 @@ impl SeenEntities {
         &self,
         policy: &CompiledPolicy,
         entity: Option<&str>,
-    ) -> Option<Arc<PartMetrics>> {
+    ) -> Option<Arc<EntityCounters>> {
         let entity = entity.filter(|_| policy.counts_by_entity())?;
         let known = self.0.load();
         if let Some(part) = known.get(entity) {
@@ -36,7 +36,7 @@ impl SeenEntities {
         if known.len() >= ENTITIES_MAX {
             return None;
         }
-        let new = Arc::new(PartMetrics::default());
+        let new = Arc::new(EntityCounters::default());
         self.0.rcu(|known| {
             let mut more = BTreeMap::clone(known);
             if more.len() < ENTITIES_MAX {
@@ -49,7 +49,7 @@ impl SeenEntities {
     }
 
     /// The counters of an entity.
-    pub(crate) fn metrics(&self, entity: &str) -> Option<Arc<PartMetrics>> {
+    pub(crate) fn metrics(&self, entity: &str) -> Option<Arc<EntityCounters>> {
         self.0.load().get(entity).cloned()
     }
 

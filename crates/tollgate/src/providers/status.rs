@@ -34,12 +34,16 @@ pub struct LimitStatus {
     pub reserve: u64,
     /// It counts calls, not tokens or other costs.
     pub counts_calls: bool,
+    /// What it counts, in the provider's word: `calls`, `input_tokens`.
+    pub unit: String,
     /// What it counts per.
     pub per: Per,
     /// The number of the key in the pool, from 1.
     pub key: Option<usize>,
     /// The count; `None` if it depends on the caller.
     pub view: Option<CellView>,
+    /// How many calls of this process it holds in the queue.
+    pub waiting: usize,
 }
 
 /// The limits and pauses of a provider or of one of its entities.
@@ -155,6 +159,7 @@ impl ActiveProvider {
         let scopes_of_parts = query.scopes.len();
         let cooling = self.cooldown_parts(entities);
         query.scopes.extend(cooling.iter().map(|(_, scope)| *scope));
+        let held = self.held_by_limits();
         let mut reply = self.ledger.peek_or_closed(query).await;
         let views = reply
             .scopes
@@ -167,7 +172,8 @@ impl ActiveProvider {
                 .into_iter()
                 .filter_map(|limit| {
                     let view = limit.cell.as_ref().and_then(|_| cells.next());
-                    limit.seen(view)
+                    let waiting = limit.cell.as_ref().and_then(|(cell, _)| held.get(cell));
+                    limit.seen(view, waiting.copied().unwrap_or(0))
                 })
                 .collect(),
         };

@@ -20,6 +20,10 @@ use super::active::ActiveProvider;
 /// Numbers of restored permits: far above those of calls.
 static RESTORED: AtomicU64 = AtomicU64::new(1 << 52);
 
+/// How long a restored permit waits for its settle, which follows at once: one that lapsed first would
+/// count from now on, and not from when its window began.
+const SETTLED_WITHIN: Span = Span::from_secs(10);
+
 /// The use of one provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageState {
@@ -100,7 +104,7 @@ impl ProviderRegistry {
             scopes: smallvec![],
             priority: Priority::High,
             evidence: Evidence::Report {
-                timeout: Span::ZERO,
+                timeout: SETTLED_WITHIN,
                 late: Span::ZERO,
             },
             max_wait: Span::ZERO,

@@ -5,9 +5,9 @@
 //!
 //! Never: decides anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use tollgate_core::ask::{Priority, ScopeId};
+use tollgate_core::ask::{CellId, Priority, ScopeId};
 use tollgate_core::gate::Blocker;
 use tollgate_core::scope::ScopeView;
 use tollgate_ledger::PeekQuery;
@@ -17,7 +17,8 @@ use crate::error::Reason;
 
 impl ActiveProvider {
     /// What the waiting calls wait for, in the words of `reason`, and how many: `retry` is the time
-    /// between two attempts, `estimated_limit` the pace that was learned from 429s.
+    /// between two attempts, `estimated_limit` the pace that was learned from 429s, `store` the store that is about
+    /// to decide.
     pub async fn waiting_for(&self) -> BTreeMap<&'static str, usize> {
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
         let mut blockers = self.permits.blockers();
@@ -39,6 +40,17 @@ impl ActiveProvider {
             reasons.insert("retry", retries);
         }
         reasons
+    }
+
+    /// How many calls each limit holds.
+    pub(super) fn held_by_limits(&self) -> HashMap<CellId, usize> {
+        let mut held = HashMap::new();
+        for blocker in self.permits.blockers() {
+            if let Some((Blocker::Cell(cell), _)) = blocker {
+                *held.entry(cell).or_default() += 1;
+            }
+        }
+        held
     }
 
     /// How many calls wait for nothing longer than for a connection, and how many connections there
@@ -89,7 +101,8 @@ impl ActiveProvider {
             Some((Blocker::Scope(_), _)) => Reason::Cooldown.as_str(),
             Some((Blocker::Cell(_), true)) => Reason::Concurrency.as_str(),
             Some((Blocker::OffPeak, _)) => Reason::OffPeak.as_str(),
-            Some((Blocker::Cell(_) | Blocker::Front, _)) | None => Reason::Limit.as_str(),
+            Some((Blocker::Cell(_) | Blocker::Front, _)) => Reason::Limit.as_str(),
+            None => "store",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Redirects of a governed call: each hop is a call of its own.
 //!
-//! Promises: methods and bodies as reqwest treats them (a 303 becomes a GET, a 307 repeats the
-//! body). Credentials are not sent to another origin. A response that cannot be followed goes to the
+//! Promises: methods and bodies as reqwest treats them (a 303 becomes a GET, and so does a POST after a
+//! 301 or 302; everything else is repeated with its body). Credentials are not sent to another origin. A response that cannot be followed goes to the
 //! caller as it is.
 //!
 //! Never: follows more than it may.
@@ -20,8 +20,14 @@ use crate::body::ReplyBody;
 pub(super) struct Redirects {
     remaining: usize,
     next: Option<::reqwest::Request>,
-    /// The last request, if its body can be sent again.
-    last: Option<::reqwest::Request>,
+    /// The last request, for the next hop.
+    last: Option<LastRequest>,
+}
+
+struct LastRequest {
+    request: ::reqwest::Request,
+    /// It had a body that cannot be sent again.
+    has_lost_body: bool,
 }
 
 impl Redirects {
@@ -39,10 +45,7 @@ impl Redirects {
             "the request cannot be sent; write an absolute URL, such as https://api.example.org/items",
         );
         let request = self.next.take().ok_or(INVALID)?;
-        self.last = (self.remaining > 0)
-            .then(|| request.try_clone())
-            .flatten()
-            .or_else(|| without_body(&request));
+        self.last = (self.remaining > 0).then(|| LastRequest::of(&request));
         let url = request.url().clone();
         let request = Request::<Body>::try_from(request).map_err(|_| INVALID)?;
         Ok((url, request))
@@ -64,27 +67,29 @@ impl Redirects {
         if self.remaining == 0 {
             return None;
         }
-        let status = response.status();
-        let becomes_get = match status {
-            StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => true,
+        let location = response.headers().get(LOCATION)?.to_str().ok()?;
+        let LastRequest {
+            request: mut next,
+            has_lost_body,
+        } = self.last.take()?;
+        let becomes_get = match response.status() {
+            StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => next.method() == Method::POST,
+            StatusCode::SEE_OTHER => ![Method::GET, Method::HEAD].contains(next.method()),
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => false,
             _ => return None,
         };
-        let location = response.headers().get(LOCATION)?.to_str().ok()?;
-        let mut next = self.last.take()?;
         let url = next.url().join(location).ok()?;
         if !matches!(url.scheme(), "http" | "https") {
             return None;
         }
-        let keeps = [Method::GET, Method::HEAD].contains(next.method());
-        if becomes_get && !keeps {
+        if becomes_get {
             *next.method_mut() = Method::GET;
             *next.body_mut() = None;
             for name in [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE] {
                 next.headers_mut().remove(name);
             }
-        } else if !becomes_get && next.body().is_none() && !keeps {
-            return None; // its body is gone
+        } else if has_lost_body {
+            return None;
         }
         if url.origin() != next.url().origin() {
             remove_credentials(next.headers_mut());
@@ -111,11 +116,21 @@ pub(super) fn finished(response: Response<ReplyBody>, url: Url) -> ::reqwest::Re
     ::reqwest::Response::from(whole)
 }
 
-/// The same request for a hop that sends no body.
-fn without_body(request: &::reqwest::Request) -> Option<::reqwest::Request> {
-    let mut same = ::reqwest::Request::new(request.method().clone(), request.url().clone());
-    *same.headers_mut() = request.headers().clone();
-    Some(same)
+impl LastRequest {
+    fn of(request: &::reqwest::Request) -> LastRequest {
+        if let Some(request) = request.try_clone() {
+            return LastRequest {
+                request,
+                has_lost_body: false,
+            };
+        }
+        let mut same = ::reqwest::Request::new(request.method().clone(), request.url().clone());
+        *same.headers_mut() = request.headers().clone();
+        LastRequest {
+            request: same,
+            has_lost_body: true,
+        }
+    }
 }
 
 fn remove_credentials(headers: &mut HeaderMap) {

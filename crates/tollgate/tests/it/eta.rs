@@ -250,4 +250,47 @@ async fn a_caller_that_gets_nothing_is_listed_without_a_time() {
         "{scanner:?}"
     );
     assert_eq!(estimate.eta, scanner.eta);
+    let late = CallOptions {
+        caller: Some("backfill".to_owned()),
+        priority: Priority::Low,
+        timeout: Some(Span::from_millis(1)),
+        ..CallOptions::default()
+    };
+    let granted = decide::acquire(&registry, "x", None, late).await;
+    let denied = granted.map(|_| ()).expect_err("nothing is free");
+    let retry_in = denied.retry_in().expect("known");
+    assert!(retry_in > Span::from_secs(15), "{retry_in}");
+}
+
+/// A rejected call of high priority was told to come back when the whole queue would be done, although none of the
+/// waiting calls goes before it.
+#[tokio::test(start_paused = true)]
+async fn a_rejection_waits_for_those_that_go_before_it() {
+    let registry = registry("{limit: 1, period: 1s, algorithm: token-bucket, burst: 1}");
+    let of = |caller: &str, priority, seconds| CallOptions {
+        caller: Some(caller.to_owned()),
+        priority,
+        timeout: Some(Span::from_secs(seconds)),
+        ..CallOptions::default()
+    };
+    for _ in 0..60 {
+        call(
+            &registry,
+            of("backfill", Priority::Low, 3_600),
+            &Granted::default(),
+        );
+    }
+    tokio::task::yield_now().await;
+    let mut told = Vec::new();
+    for (caller, priority) in [("web", Priority::High), ("backfill", Priority::Low)] {
+        let options = CallOptions {
+            timeout: Some(Span::from_millis(1)),
+            ..of(caller, priority, 60)
+        };
+        let granted = decide::acquire(&registry, "x", None, options).await;
+        let denied = granted.map(|_| ()).expect_err("nothing is free");
+        told.push(denied.retry_in().expect("known"));
+    }
+    assert!(told[0] <= Span::from_secs(3), "{told:?}");
+    assert!(told[1] >= Span::from_secs(55), "{told:?}");
 }

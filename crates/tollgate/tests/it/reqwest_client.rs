@@ -13,8 +13,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::response::Redirect;
-use axum::routing::{get, post};
-use http::{HeaderMap, StatusCode};
+use axum::routing::{any, get, post};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::net::TcpListener;
 use tollgate::reqwest::Governed;
 use tollgate::{Call, Error, Provider, Reason, Source, Tollgate, UseCache};
@@ -115,6 +115,56 @@ async fn each_hop_of_a_redirect_is_a_call() {
         "the second hop has no permit"
     );
     assert_eq!(seen.load(Ordering::Relaxed), 1);
+}
+
+/// The timeout of reqwest's own request is that of the call.
+#[tokio::test]
+async fn a_timeout_of_the_request_ends_the_call() {
+    let slow = get(async || tokio::time::sleep(Duration::from_secs(60)).await);
+    let url = serve(Router::new().route("/slow", slow)).await;
+    let (_tollgate, client) = governed(at(&url).limit(9, HOUR)).await;
+    let request = client.get("https://api.example.org/slow");
+    let began = std::time::Instant::now();
+    let error = request
+        .with(|request| request.timeout(Duration::from_millis(200)))
+        .send()
+        .await
+        .unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(10), "{error}");
+}
+
+/// Methods and bodies of a hop are those of reqwest: only a 303, and a POST after a 301 or 302, become a GET.
+#[tokio::test]
+async fn a_redirect_keeps_methods_and_bodies_as_reqwest_does() {
+    let echo = any(async |method: Method, body: String| format!("{method} {body}"));
+    let hop = async |Path(status): Path<u16>| {
+        let status = StatusCode::from_u16(status).expect("a status");
+        (status, [("location", "/end")])
+    };
+    let server = Router::new()
+        .route("/hop/{status}", any(hop))
+        .route("/end", echo);
+    let url = serve(server).await;
+    let (_tollgate, client) = governed(at(&url).limit(100, HOUR)).await;
+    for (method, status, expected) in [
+        (Method::PUT, 301, "PUT text"),
+        (Method::PATCH, 302, "PATCH text"),
+        (Method::DELETE, 303, "GET "),
+        (Method::POST, 301, "GET "),
+        (Method::POST, 302, "GET "),
+        (Method::POST, 307, "POST text"),
+        (Method::HEAD, 303, ""),
+    ] {
+        let to = format!("https://api.example.org/hop/{status}");
+        let request = client.request(method.clone(), to).body("text");
+        let end = request.send().await.expect("the end");
+        assert_eq!((end.status(), end.url().path()), (StatusCode::OK, "/end"));
+        let body = end.text().await.expect("a body");
+        assert_eq!(body, expected, "{method} {status}");
+    }
+    let bare = client.request(Method::DELETE, "https://api.example.org/hop/307");
+    let end = bare.send().await.expect("the end");
+    assert_eq!(end.text().await.expect("a body"), "DELETE ");
 }
 
 /// Methods and bodies of redirects are reqwest's: a 303 becomes a GET, a 307 repeats the body.

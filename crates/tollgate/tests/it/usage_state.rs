@@ -62,6 +62,22 @@ async fn h8_a_restored_count_goes_on_until_its_window_is_over() {
     }
 }
 
+/// H8: a restored window began when it did before the crash, so a second crash does not prolong it.
+#[tokio::test(start_paused = true)]
+async fn h8_a_restored_window_keeps_its_beginning() {
+    let limit = "{limit: 10, period: 1m, algorithm: fixed-window}";
+    let before = registry(limit);
+    assert_eq!(calls(&before, 7).await, 7);
+    let states = before.usage_states().await;
+    let after = registry(limit);
+    tokio::time::advance(std::time::Duration::from_secs(20)).await;
+    assert_eq!(after.restore_usage(&states).await, 1);
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    assert_eq!(after.usage_states().await, states);
+    tokio::time::advance(std::time::Duration::from_secs(40)).await;
+    assert_eq!(calls(&after, 100).await, 10);
+}
+
 /// H8: a window that is over, a domain without a provider and a count above the limit do no harm.
 #[tokio::test(start_paused = true)]
 async fn h8_old_and_foreign_rows_are_ignored() {

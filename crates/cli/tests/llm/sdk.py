@@ -1,0 +1,69 @@
+"""The SDKs of OpenAI and Anthropic, LangChain and LlamaIndex through the gateway: only the base URL differs.
+
+Arguments: the gateway's address. Each step uses a model of its own, so that the provider's account shows how often it was called.
+"""
+
+import sys
+
+import anthropic
+import openai
+from langchain_openai import ChatOpenAI
+from llama_index.llms.openai import OpenAI as LlamaOpenAI
+
+gateway = sys.argv[1]
+TOOL = {"type": "function", "function": {"name": "weather", "description": "w", "parameters": {"type": "object", "properties": {}}}}
+hello = [{"role": "user", "content": "hello"}]
+
+
+def step(name, ok):
+    assert ok, name
+    print("ok", name, flush=True)
+
+
+client = openai.OpenAI(base_url=f"http://{gateway}/openai/v1", api_key="unused")
+reply = client.chat.completions.create(model="openai-chat", messages=hello, max_tokens=50)
+step("openai chat", reply.choices[0].message.content.startswith("word") and reply.usage.total_tokens > 0)
+
+pieces = list(client.chat.completions.create(model="openai-stream", messages=hello, max_tokens=50, stream=True))
+text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+step("openai stream", text.count("word") == 16 and all(piece.choices for piece in pieces))
+
+reply = client.chat.completions.create(model="openai-tools", messages=hello, tools=[TOOL], max_tokens=50)
+call = reply.choices[0].message.tool_calls[0]
+messages = [*hello, reply.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+reply = client.chat.completions.create(model="openai-tools", messages=messages, tools=[TOOL], max_tokens=50)
+step("openai tools", call.function.name == "weather" and reply.choices[0].finish_reason == "stop")
+
+reply = client.responses.create(model="openai-responses", input="hello", max_output_tokens=50)
+step("openai responses", reply.output_text.startswith("word"))
+kinds = [event.type for event in client.responses.create(model="openai-responses-stream", input="hello", max_output_tokens=50, stream=True)]
+step("openai responses stream", (kinds[0], kinds[-1], len(kinds)) == ("response.created", "response.completed", 18))
+
+# The SDK tries again by itself: two retries are three calls of the SDK, and no more at the provider.
+try:
+    client.with_options(timeout=0.3).chat.completions.create(model="openai-timeout", messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
+    step("openai timeout", False)
+except openai.APITimeoutError:
+    step("openai timeout", True)
+
+claude = anthropic.Anthropic(base_url=f"http://{gateway}/anthropic", api_key="unused")
+reply = claude.messages.create(model="claude-chat", messages=hello, max_tokens=50)
+step("anthropic messages", reply.content[0].text.startswith("word") and reply.usage.output_tokens == 16)
+with claude.messages.stream(model="claude-stream", messages=hello, max_tokens=50) as stream:
+    text = "".join(stream.text_stream)
+step("anthropic stream", text.count("word") == 16)
+tool = {"name": "weather", "description": "w", "input_schema": {"type": "object", "properties": {}}}
+reply = claude.messages.create(model="claude-tools", messages=hello, max_tokens=50, tools=[tool])
+step("anthropic tools", reply.stop_reason == "tool_use" and reply.content[0].name == "weather")
+
+chain = ChatOpenAI(model="langchain-chat", base_url=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
+step("langchain", chain.invoke("hello").content.startswith("word"))
+chain = ChatOpenAI(model="langchain-stream", base_url=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
+step("langchain stream", "".join(piece.text for piece in chain.stream("hello")).count("word") == 16)
+tools = ChatOpenAI(model="langchain-tools", base_url=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50).bind_tools([TOOL])
+step("langchain tools", tools.invoke("hello").tool_calls[0]["name"] == "weather")
+
+# LlamaIndex knows the sizes of OpenAI's models only.
+llama = LlamaOpenAI(model="gpt-4o-mini", api_base=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
+step("llamaindex", llama.complete("hello").text.startswith("word"))
+step("llamaindex stream", [piece for piece in llama.stream_complete("hello")][-1].text.count("word") == 16)
