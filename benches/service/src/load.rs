@@ -6,6 +6,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::process::Server;
 
@@ -38,17 +42,21 @@ impl Resp {
         })
     }
 
-    /// Every key once.
+    /// Every key once, on all connections: a server without TCP_NODELAY takes 44 ms per batch.
     pub fn every_key(&mut self) -> anyhow::Result<()> {
         let mut key = 0;
         while key < self.keys {
-            let end = (key + self.pipeline as u64).min(self.keys);
-            let batch = (key..end)
-                .flat_map(|key| self.command(key))
-                .collect::<Vec<u8>>();
-            self.streams[0].write_all(&batch)?;
-            read_lines(&mut self.streams[0], 6 * (end - key))?;
-            key = end;
+            let mut asked = Vec::new();
+            for at in 0..self.streams.len() {
+                let end = (key + self.pipeline as u64).min(self.keys);
+                let batch: Vec<u8> = (key..end).flat_map(|key| self.command(key)).collect();
+                self.streams[at].write_all(&batch)?;
+                asked.push(end - key);
+                key = end;
+            }
+            for (stream, asked) in self.streams.iter_mut().zip(asked) {
+                read_lines(stream, 6 * asked)?;
+            }
         }
         Ok(())
     }
@@ -82,9 +90,10 @@ impl Load for Resp {
     }
 }
 
-/// Tokens of a guard over HTTP.
+/// Tokens of a guard over HTTP, or what a peer calls so.
 pub struct Http {
     streams: Vec<TcpStream>,
+    request: HttpRequest,
     keys: u64,
     dice: u64,
 }
@@ -93,6 +102,7 @@ impl Http {
     pub fn new(server: &Server, keys: u64) -> anyhow::Result<Http> {
         Ok(Http {
             streams: connect(server.http_port)?,
+            request: server.http_request,
             keys,
             dice: 0x9E37_79B9_7F4A_7C15,
         })
@@ -105,16 +115,16 @@ impl Load for Http {
         while made < decisions {
             for stream in &mut self.streams {
                 let key = roll(&mut self.dice) % self.keys;
-                let body = format!(r#"{{"guard":"api","identifier":"key:{key:08}","wait":false}}"#);
-                let head = "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nX-Tollgate-Admin: 1";
+                let body = self.request.body.replace("KEY", &format!("key:{key:08}"));
                 // Without a token the admin address wants its own name.
-                let host = format!("127.0.0.1:{}", stream.peer_addr()?.port());
-                let head = head.replace("localhost", &host);
-                write!(
-                    stream,
-                    "{head}\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                )?;
+                let host = stream.peer_addr()?;
+                let (path, length) = (self.request.path, body.len());
+                // One write: a head alone would be a packet of its own.
+                let request = format!(
+                    "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Tollgate-Admin: 1\r\n\
+                     Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+                );
+                stream.write_all(request.as_bytes())?;
             }
             for stream in &mut self.streams {
                 read_response(stream)?;
@@ -123,6 +133,119 @@ impl Load for Http {
         }
         Ok(made)
     }
+}
+
+/// How a server is asked over HTTP; `KEY` stands for the key.
+#[derive(Clone, Copy)]
+pub struct HttpRequest {
+    pub path: &'static str,
+    pub body: &'static str,
+}
+
+/// Envoy's `ShouldRateLimit`, one call under way on each connection.
+pub struct Grpc {
+    runtime: tokio::runtime::Runtime,
+    callers: Vec<SendRequest<Full<Bytes>>>,
+    uri: String,
+    keys: u64,
+    dice: u64,
+}
+
+impl Grpc {
+    pub fn new(server: &Server, keys: u64) -> anyhow::Result<Grpc> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let port = server.grpc_port;
+        let callers = runtime.block_on(async {
+            let mut callers = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+                stream.set_nodelay(true)?;
+                let connecting =
+                    http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+                let (caller, connection) = connecting;
+                tokio::spawn(connection);
+                callers.push(caller);
+            }
+            anyhow::Ok(callers)
+        })?;
+        let method = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        Ok(Grpc {
+            runtime,
+            callers,
+            uri: format!("http://127.0.0.1:{port}/{method}"),
+            keys,
+            dice: 0x9E37_79B9_7F4A_7C15,
+        })
+    }
+}
+
+impl Load for Grpc {
+    fn run(&mut self, decisions: u64) -> anyhow::Result<u64> {
+        let each = decisions.div_ceil(self.callers.len() as u64);
+        let mut seeds = Vec::new();
+        for _ in &self.callers {
+            seeds.push(roll(&mut self.dice));
+        }
+        let (uri, keys) = (&self.uri, self.keys);
+        let all = self.callers.iter().cloned().zip(seeds);
+        self.runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for (caller, dice) in all {
+                tasks.spawn(call(caller, uri.clone(), each, keys, dice));
+            }
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
+            anyhow::Ok(())
+        })?;
+        Ok(each * self.callers.len() as u64)
+    }
+}
+
+/// Calls of one connection, one after the other.
+async fn call(
+    mut caller: SendRequest<Full<Bytes>>,
+    uri: String,
+    calls: u64,
+    keys: u64,
+    mut dice: u64,
+) -> anyhow::Result<()> {
+    for _ in 0..calls {
+        let key = format!("key:{:08}", roll(&mut dice) % keys);
+        let request = hyper::Request::post(&uri)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Full::new(should_rate_limit(&key)))?;
+        let response = caller.send_request(request).await?;
+        ensure!(response.status().is_success(), "{}", response.status());
+        let body = response.into_body().collect().await?;
+        let status = body
+            .trailers()
+            .and_then(|all| all.get("grpc-status").cloned());
+        let status = status.context("no grpc-status; is the call rejected?")?;
+        ensure!(status == "0", "grpc-status {status:?}");
+        // The overall code is the first field: 1 is OK.
+        let bytes = body.to_bytes();
+        ensure!(bytes.get(5..7) == Some(&[8, 1]), "not granted: {bytes:?}");
+    }
+    Ok(())
+}
+
+/// One descriptor with one entry, as a frame.
+fn should_rate_limit(key: &str) -> Bytes {
+    let field = |number: u8, bytes: &[u8]| {
+        let mut out = vec![number << 3 | 2, bytes.len() as u8];
+        out.extend_from_slice(bytes);
+        out
+    };
+    let entry = [field(1, b"api"), field(2, key.as_bytes())].concat();
+    let descriptor = field(2, &field(1, &entry));
+    let message = [field(1, b"guards"), descriptor].concat();
+    let mut frame = vec![0, 0, 0, 0, message.len() as u8];
+    frame.extend(message);
+    Bytes::from(frame)
 }
 
 /// `TG.ACQUIRE` in pipelines, and a report for each permit.

@@ -2,8 +2,9 @@
 //!
 //! Measures the decision service side by side with its peers and with floors that always reply the
 //! same, and writes the tables to FILE between the markers `<!-- service:begin -->` and
-//! `<!-- service:end -->`. `--quick` takes fewer decisions (for trying, not for publishing), and
-//! `--without-peers` leaves out what must be installed.
+//! `<!-- service:end -->`. `--quick` measures each
+//! figure for a moment (for trying, not for publishing), and `--without-peers` leaves out what must be
+//! installed.
 //!
 //! Promises: every server runs alone on one core, the callers on another. Figures are CPU time of the
 //! server per decision, medians of interleaved rounds. Goals that are missed are printed as missed.
@@ -17,9 +18,10 @@ mod process;
 mod table;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
-use load::{Http, Load, Resp};
+use load::{Grpc, Http, Load, Resp};
 use process::Server;
 use table::{Figure, Tables};
 
@@ -27,8 +29,8 @@ use table::{Figure, Tables};
 #[derive(Clone, Copy)]
 pub struct Effort {
     rounds: usize,
-    /// Decisions per round.
-    decisions: u64,
+    /// How long each figure of a round is measured.
+    each: Duration,
     keys_max: u64,
 }
 
@@ -51,6 +53,7 @@ fn main() -> anyhow::Result<()> {
     let mut tables = Tables::default();
     resp(&args, &mut tables)?;
     http(&args, &mut tables)?;
+    grpc(&args, &mut tables)?;
     durable(&args, &mut tables)?;
     let text = tables.markdown();
     println!("{text}");
@@ -65,8 +68,8 @@ fn parse(words: &[String]) -> anyhow::Result<Args> {
         out: None,
         tollgate: "target/release/tollgate".into(),
         effort: Effort {
-            rounds: 7,
-            decisions: 400_000,
+            rounds: 5,
+            each: Duration::from_millis(700),
             keys_max: 1_000_000,
         },
         with_peers: true,
@@ -79,8 +82,8 @@ fn parse(words: &[String]) -> anyhow::Result<Args> {
             "--without-peers" => args.with_peers = false,
             "--quick" => {
                 args.effort = Effort {
-                    rounds: 3,
-                    decisions: 40_000,
+                    rounds: 1,
+                    each: Duration::from_millis(50),
                     keys_max: 100_000,
                 }
             }
@@ -103,14 +106,14 @@ fn resp(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
         .collect::<Result<_, _>>()?;
     for keys in [1, 1_000, effort.keys_max] {
         for server in &servers {
-            Resp::new(server, keys, 256)?.every_key()?;
+            Resp::new(server, keys, 64)?.every_key()?;
         }
         for pipeline in [1, 16] {
             let mut figures = vec![Vec::new(); servers.len()];
             for _ in 0..effort.rounds {
                 for (server, figures) in servers.iter().zip(&mut figures) {
                     let mut load = Resp::new(server, keys, pipeline)?;
-                    figures.push(measure(server, &mut load, effort.decisions)?);
+                    figures.push(measure(server, &mut load, effort.each)?);
                 }
             }
             tables.resp(keys, pipeline, &servers, &figures);
@@ -134,22 +137,37 @@ fn resp(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
 /// HTTP with JSON: tokens of a guard.
 fn http(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     let effort = args.effort;
-    let servers = [Server::floor("http")?, tollgate(args, "memory:")?];
-    let mut figures = vec![Vec::new(); servers.len()];
-    for server in &servers {
-        measure(
-            server,
-            &mut Http::new(server, effort.keys_max)?,
-            effort.decisions / 4,
-        )?;
+    let mut servers = vec![Server::floor("http")?, tollgate(args, "memory:")?];
+    if args.with_peers {
+        servers.extend(peers::http());
     }
-    for _ in 0..effort.rounds {
-        for (server, figures) in servers.iter().zip(&mut figures) {
-            let mut load = Http::new(server, effort.keys_max)?;
-            figures.push(measure(server, &mut load, effort.decisions / 4)?);
+    for keys in [1, 1_000, effort.keys_max] {
+        let mut figures = vec![Vec::new(); servers.len()];
+        for _ in 0..effort.rounds {
+            for (server, figures) in servers.iter().zip(&mut figures) {
+                let mut load = Http::new(server, keys)?;
+                figures.push(measure(server, &mut load, effort.each)?);
+            }
         }
+        tables.http(keys, &servers, &figures);
     }
-    tables.http(&servers, &figures);
+    Ok(())
+}
+
+/// Envoy's rate limit service: one descriptor, one guard. The keys of the last row are there before.
+fn grpc(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
+    let effort = args.effort;
+    let servers = [Server::floor("grpc")?, tollgate(args, "memory:")?];
+    for keys in [1, 1_000, effort.keys_max] {
+        let mut figures = vec![Vec::new(); servers.len()];
+        for _ in 0..effort.rounds {
+            for (server, figures) in servers.iter().zip(&mut figures) {
+                let mut load = Grpc::new(server, keys)?;
+                figures.push(measure(server, &mut load, effort.each)?);
+            }
+        }
+        tables.grpc(keys, &servers, &figures);
+    }
     Ok(())
 }
 
@@ -162,7 +180,7 @@ fn durable(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     let mut figures = Vec::new();
     for _ in 0..args.effort.rounds {
         let mut load = load::Permits::new(&server)?;
-        figures.push(measure(&server, &mut load, args.effort.decisions / 8)?);
+        figures.push(measure(&server, &mut load, args.effort.each)?);
     }
     drop(server);
     std::fs::remove_dir_all(&folder)?;
@@ -171,11 +189,17 @@ fn durable(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
 }
 
 /// CPU time of the server per decision, and decisions per second.
-fn measure(server: &Server, load: &mut impl Load, decisions: u64) -> anyhow::Result<Figure> {
-    load.run(decisions / 10)?;
+fn measure(server: &Server, load: &mut impl Load, each: Duration) -> anyhow::Result<Figure> {
+    /// Decisions between two looks at the clock: some milliseconds.
+    const SLICE: u64 = 1_000;
+    load.run(SLICE)?;
     let (before, began) = (server.cpu_nanos()?, std::time::Instant::now());
-    let made = load.run(decisions)? as f64;
+    let mut made = 0;
+    while began.elapsed() < each {
+        made += load.run(SLICE)?;
+    }
     let (after, took) = (server.cpu_nanos()?, began.elapsed());
+    let made = made as f64;
     Ok(Figure {
         micros: (after - before) as f64 / 1_000.0 / made,
         per_second: made / took.as_secs_f64(),
@@ -198,6 +222,7 @@ fn tollgate(args: &Args, store: &str) -> anyhow::Result<Server> {
     )?;
     let resp = process::free_port()?;
     let admin = process::free_port()?;
+    let grpc = process::free_port()?;
     let words = [
         "serve".to_owned(),
         "--config".to_owned(),
@@ -210,10 +235,13 @@ fn tollgate(args: &Args, store: &str) -> anyhow::Result<Server> {
         format!("127.0.0.1:{admin}"),
         "--resp".to_owned(),
         format!("127.0.0.1:{resp}"),
+        "--grpc".to_owned(),
+        format!("127.0.0.1:{grpc}"),
         "--store".to_owned(),
         store.to_owned(),
     ];
     let mut server = Server::start("Tollgate", &args.tollgate, &words, resp)?;
     server.http_port = admin;
+    server.grpc_port = grpc;
     Ok(server)
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::load::encode;
+use crate::load::{HttpRequest, encode};
 use crate::process::{Server, free_port};
 
 const FOLDER: &str = "target/peers";
@@ -25,6 +25,17 @@ if room < 0 then return {1, burst, 0, math.ceil(-room / 1000000), math.ceil((ful
 redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000) + 1)
 return {0, burst, math.floor(room / step), -1, math.ceil((new - now) / 1000000)}
 ";
+
+/// The one that speaks HTTP, if it can be had.
+pub fn http() -> Vec<Server> {
+    match throttlecrab() {
+        Ok(server) => vec![server],
+        Err(error) => {
+            eprintln!("throttlecrab-server is left out: {error:#}");
+            Vec::new()
+        }
+    }
+}
 
 /// Those that can be had.
 pub fn resp() -> anyhow::Result<Vec<Server>> {
@@ -58,12 +69,19 @@ fn throttlecrab() -> anyhow::Result<Server> {
         run(Command::new("cargo").args(words))?;
     }
     let port = free_port()?;
+    let http_port = free_port()?;
     let words = format!(
-        "--redis --redis-host 127.0.0.1 --redis-port {port} --store-capacity 2000000 --log-level error"
+        "--redis --redis-host 127.0.0.1 --redis-port {port} --http --http-host 127.0.0.1 \
+         --http-port {http_port} --store-capacity 2000000 --log-level error"
     );
     let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     let mut server = Server::start("throttlecrab-server", &program, &words, port)?;
     server.command.0 = vec!["THROTTLE".to_owned()];
+    server.http_port = http_port;
+    server.http_request = HttpRequest {
+        path: "/throttle",
+        body: r#"{"key":"KEY","max_burst":10000000,"count_per_period":6,"period":600}"#,
+    };
     Ok(server)
 }
 

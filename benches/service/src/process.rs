@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::load::HttpRequest;
+
 /// The core of servers, and the core of callers.
 const SERVER_CORE: &str = "1";
 const CALLER_CORE: &str = "0";
@@ -24,6 +26,10 @@ pub struct Server {
     pub port: u16,
     /// Where it speaks HTTP, if that is another port.
     pub http_port: u16,
+    /// Where it speaks gRPC.
+    pub grpc_port: u16,
+    /// How it is asked over HTTP.
+    pub http_request: HttpRequest,
     /// The words before the key, and those behind it.
     pub command: (Vec<String>, Vec<String>),
     child: Child,
@@ -52,6 +58,11 @@ impl Server {
             name,
             port,
             http_port: port,
+            grpc_port: port,
+            http_request: HttpRequest {
+                path: "/v1/acquire",
+                body: r#"{"guard":"api","identifier":"KEY","wait":false}"#,
+            },
             command: (vec!["CL.THROTTLE".to_owned()], limits),
             child,
         };
