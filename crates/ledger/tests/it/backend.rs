@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tollgate_core::ask::{
     Ask, CellId, Evidence, Marks, Outcome, OwnerId, PermitId, Priority, ScopeId, Scopes, Settle,
-    Term, Terms, Verdict,
+    Term, Terms, Verdict, WakeOn,
 };
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
@@ -19,6 +19,9 @@ use tollgate_ledger::{Event, EventReceiver, Ledger, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
 use crate::process_group::{RemoteOwner, WireMessage};
+
+/// So many expired grants in one take-all are not a slow disk any more.
+const EXPIRED_MAX: u32 = 20;
 
 /// A backend under test: one store, empty at the start.
 pub(crate) trait Backend {
@@ -189,13 +192,22 @@ impl Owner {
         }
     }
 
-    /// Takes permits until one is rejected.
+    /// Takes permits until one is rejected. A grant that a slow disk made too old to be used is no
+    /// rejection: its permit was given back.
     pub(crate) async fn take_all(&mut self, cell: &str, rule: &Arc<Rule>) -> Vec<Permit> {
         let mut permits = Vec::new();
-        while let Ok(permit) = self.take(smallvec![term(cell, rule)]).await {
-            permits.push(permit);
+        let mut expired = 0;
+        loop {
+            match self.take(smallvec![term(cell, rule)]).await {
+                Ok(permit) => permits.push(permit),
+                Err(Verdict::Wait {
+                    after: Span::ZERO,
+                    on: WakeOn::Time,
+                    ..
+                }) if expired < EXPIRED_MAX => expired += 1,
+                Err(_) => return permits,
+            }
         }
-        permits
     }
 
     pub(crate) fn settle(&self, permit: &Permit, outcome: Outcome) {

@@ -175,7 +175,12 @@ fn try_all(worker: &mut Worker) -> (u64, [u64; 3]) {
 fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
     let folder = TempFolder::unmade("ledger");
     let file = std::env::temp_dir().join(format!("tollgate-clock-{}", std::process::id()));
-    let set = |offset: &str| std::fs::write(&file, offset).unwrap();
+    let next = file.with_extension("next");
+    // In one step: the child reads this file at every look at its clock.
+    let set = |offset: &str| {
+        std::fs::write(&next, offset).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
     set("+0");
     let mut running = with_clock(&file, &folder);
     let (start, first) = try_all(&mut running);
