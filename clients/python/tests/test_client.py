@@ -278,7 +278,7 @@ def test_s11_alerts_say_where_little_remains(make_daemon, provider):
         }
         (critical,) = call(client, 3)
         assert (critical["level"], critical["remaining"]) == ("critical", 1)
-        assert critical["message"] == "Critical: few has only 1 requests remaining"
+        assert critical["message"] == "Critical: few has 1 requests remaining"
 
 
 def test_s11_permits_of_one_entity_have_its_limit(make_daemon, provider):
