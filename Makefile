@@ -50,6 +50,7 @@ test: tools ## everything that must hold before a change lands: format, tests, l
 
 doc: ## rustdoc; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p tollgate --all-features --no-deps --locked
 
 # gdb and perf find tollgate.debug beside the program by its name.
 release: ## target/dist: the stripped program, and its debug information beside it

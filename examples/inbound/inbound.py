@@ -54,16 +54,18 @@ class Cloud(Provider):
 class System:
     """The document's system: Redis, Tollgate with this folder's files, and on demand the API and a worker."""
 
-    def __init__(self, cloud: Provider | None = None, config: Path | None = None, **settings: str) -> None:
+    def __init__(self, cloud: Provider | None = None, config: Path | None = None, own_broker: bool = False, **settings: str) -> None:
         self.redis_server = redis_server(inbound)
         self.redis_url = f"redis://127.0.0.1:{self.redis_server.port}/0"
         self.redis = redis.Redis.from_url(self.redis_url, decode_responses=True)
+        self.broker_url = f"redis://127.0.0.1:{redis_server(inbound).port}/0" if own_broker else self.redis_url
+        self.visibility = "3600"
         self.cloud = cloud or Cloud()
         inbound._running.append(self.cloud)
         self.settings, self.config = settings, config
         self.daemon = self.gateway()
         self.client = tollgate.Client(f"http://{self.daemon.admin}")
-        self.celery = celery.Celery(broker=self.redis_url, backend=self.redis_url)
+        self.celery = celery.Celery(broker=self.broker_url, backend=self.broker_url)
         self.api_process: Process | None = None
 
     def gateway(self) -> Daemon:
@@ -76,7 +78,8 @@ class System:
             "PYTHONDONTWRITEBYTECODE": "1",
             "TOLLGATE_ADMIN": self.daemon.admin,
             "TOLLGATE_GATEWAY": f"http://{self.daemon.gateway}",
-            "BROKER_URL": self.redis_url,
+            "BROKER_URL": self.broker_url,
+            "VISIBILITY_SECONDS": self.visibility,
         }
         return inbound._start(name, [sys.executable, "-m", *args], env)
 

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 import pytest
 
@@ -36,8 +36,10 @@ class Provider:
 
     def __init__(self) -> None:
         self.requests: List[Tuple[str, str, dict]] = []
+        #: the port of the other end, by path: one for each connection
+        self.ports: Dict[str, int] = {}
         self.let_go = threading.Event()
-        seen, let_go = self.requests, self.let_go
+        seen, ports, let_go = self.requests, self.ports, self.let_go
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -45,6 +47,7 @@ class Provider:
             def respond(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
                 body = self.rfile.read(length)
+                ports[self.path] = self.client_address[1]
                 seen.append((self.command, self.path, dict(self.headers.items())))
                 if self.path == "/held":
                     let_go.wait(PATIENCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -249,6 +250,35 @@ def test_s11_metrics_and_alerts_of_the_daemon(client):
     for wrong in (5, ""):
         with pytest.raises(BadRequest):
             client.metrics(wrong)
+
+
+def test_s11_alerts_say_where_little_remains(make_daemon, provider):
+    """With 4 of 10 remaining a warning, with 1 critical: the daemon's words, in both clients."""
+    few = f"name: few\nupstream: {provider.url}\nlimits: [10/1h]\nalerts: {{ critical: 2, warning: 5 }}\n"
+    daemon = make_daemon(few)
+
+    async def of_async() -> list:
+        async with daemon.async_client() as own:
+            return list(await own.alerts())
+
+    def call(client, times: int) -> list:
+        for _ in range(times):
+            client.acquire("few", wait=False).report(status=200)
+        assert asyncio.run(of_async()) == client.alerts()
+        return client.alerts()
+
+    with daemon.client() as client:
+        assert call(client, 5) == []
+        (warning,) = call(client, 1)
+        assert warning == {
+            "entity": "few",
+            "level": "warning",
+            "message": "Warning: few has 4 requests remaining",
+            "remaining": 4,
+        }
+        (critical,) = call(client, 3)
+        assert (critical["level"], critical["remaining"]) == ("critical", 1)
+        assert critical["message"] == "Critical: few has 1 requests remaining"
 
 
 def test_s11_permits_of_one_entity_have_its_limit(make_daemon, provider):

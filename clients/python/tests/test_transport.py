@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 from collections import Counter
 
 import httpx
@@ -168,6 +171,103 @@ def test_a_caller_shows_its_token_to_the_gateway_only(gateway, provider):
     with client(gateway, caller="app", token="canary-wrong") as http:  # tidy:canary
         assert http.get("http://site.test/b").status_code == 403
     assert "canary" not in str(provider.requests)
+
+
+def in_both(work) -> bool:
+    """Whether ``work("parent")`` and, in a forked process at the same time, ``work("child")`` hold."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(PATIENCE)  # a child that blocks dies, and the test fails
+        try:
+            os._exit(0 if work("child") else 1)
+        finally:
+            os._exit(2)
+    held = work("parent")
+    return os.waitpid(pid, 0)[1] == 0 and held
+
+
+def test_a_forked_process_never_gets_the_responses_of_its_parent(gateway, provider):
+    with client(gateway) as http:
+        http.get("http://site.test/before")
+
+        def each_has_its_own(tag: str) -> bool:
+            paths = [f"/{tag}{number}" for number in range(200)]
+            return all(http.get("http://site.test" + of).json()["path"] == of for of in paths)
+
+        assert in_both(each_has_its_own)
+        assert http.get("http://site.test/after").json()["path"] == "/after"
+    assert len(provider.paths()) == len(provider.requests) == 402
+
+
+def test_a_forked_process_never_gets_the_responses_of_its_parent_with_asyncio(gateway, provider):
+    """Forked while the loop of the parent has connections; the child has a loop of its own."""
+    http = httpx.AsyncClient(transport=tollgate.AsyncTransport(gateway.gateway), timeout=PATIENCE)
+
+    async def each_has_its_own(tag: str) -> bool:
+        paths = [f"/{tag}{number}" for number in range(200)]
+        return all([(await http.get("http://site.test" + of)).json()["path"] == of for of in paths])
+
+    async def main() -> None:
+        await http.get("http://site.test/before")
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(PATIENCE)
+            held = []
+            thread = threading.Thread(
+                target=lambda: held.append(asyncio.run(each_has_its_own("child")))
+            )
+            thread.start()
+            thread.join()
+            os._exit(0 if held == [True] else 1)
+        assert await each_has_its_own("parent")
+        assert os.waitpid(pid, 0)[1] == 0
+        await http.aclose()
+
+    asyncio.run(main())
+    assert len(provider.paths()) == len(provider.requests) == 401
+
+
+def test_a_fork_leaves_direct_calls_apart_too(provider):
+    with httpx.Client(transport=tollgate.Transport("127.0.0.1:1", fallback="direct")) as http:
+        http.get(provider.url + "/before")
+
+        def each_has_its_own(tag: str) -> bool:
+            paths = [f"/{tag}{number}" for number in range(20)]
+            return all(http.get(provider.url + of).json()["path"] == of for of in paths)
+
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(PATIENCE)
+            os._exit(0 if each_has_its_own("child") else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert each_has_its_own("parent")
+        http.get(provider.url + "/after")
+    assert provider.ports["/before"] == provider.ports["/after"]
+    used = [{provider.ports[f"/{of}{number}"] for number in range(20)} for of in ("parent", "child")]
+    assert used[0] == {provider.ports["/before"]} and not used[0] & used[1]
+
+
+def test_a_transport_of_the_user_is_not_used_by_a_forked_process():
+    """Only its owner knows how to make another one."""
+    inner = httpx.MockTransport(lambda request: httpx.Response(200))
+    asynchronous = tollgate.AsyncTransport("http://gw:4290", transport=inner)
+
+    def is_typed(process: str) -> bool:
+        async def call() -> int:
+            request = httpx.Request("GET", "http://a.test/")
+            return (await asynchronous.handle_async_request(request)).status_code
+
+        def kind(calls) -> str:
+            try:
+                return str(calls())
+            except tollgate.BadRequest as error:
+                return f"{error.code} {'after the fork' in str(error)}"
+
+        found = [kind(lambda: http.get("http://a.test/").status_code), kind(lambda: asyncio.run(call()))]
+        return found == ["200" if process == "parent" else "ForkedTransport True"] * 2
+
+    with httpx.Client(transport=tollgate.Transport("http://gw:4290", transport=inner)) as http:
+        assert in_both(is_typed)
 
 
 def test_fallback_error_is_typed_for_httpx_and_for_tollgate():

@@ -125,6 +125,7 @@ fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
+        | Error::NotBuilt(_)
         | Error::SlowBody
         | Error::SpoolFailed
         | Error::IncompleteBody => {}
@@ -234,6 +235,7 @@ pub(crate) fn code(error: &Error) -> &'static str {
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
+        | Error::NotBuilt(_)
         | Error::IncompleteBody => "BadRequest",
     }
 }

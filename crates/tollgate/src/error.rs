@@ -281,6 +281,9 @@ pub enum Error {
     /// The call is malformed in another way.
     #[error("{0}")]
     Malformed(&'static str),
+    /// The program's own client cannot build the request: what is wrong with it, and what to write.
+    #[error("reqwest cannot build the request: {0}")]
+    NotBuilt(String),
     /// The body of the request did not arrive.
     #[error("the request body broke off")]
     IncompleteBody,
@@ -382,6 +385,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::CrossSite
             | Error::SlowBody
             | Error::IncompleteBody => Blame::Caller,

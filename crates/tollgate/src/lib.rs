@@ -3,8 +3,9 @@
 //!
 //! # The first five minutes
 //!
-//! `cargo add tollgate --features reqwest`, and a client whose calls are routed, cached, shared, retried
-//! and counted. Each attempt, each retry and each hop of a redirect has a permit.
+//! `cargo add tollgate --path tollgate/crates/tollgate --features reqwest` in a program beside a clone of the
+//! repository (nothing is published), and a client whose calls are routed, cached, shared, retried and counted. Each
+//! attempt, each retry and each hop of a redirect has a permit.
 //!
 #![cfg_attr(
     feature = "reqwest",

@@ -2,10 +2,13 @@
 
 Promises: a chunk takes a token of the guard `task` before it runs, waits for it, and is put back into its
 queue if the wait would be too long; a chunk that fails is retried. The numbers are those of `tollgate.yaml`.
+A chunk leaves the broker only when it is done: if its worker is killed, or the broker is away when the chunk should
+be put back, it runs again, at the latest VISIBILITY_SECONDS later. So a chunk may run twice, and never not at all.
 Tollgate is told what becomes of each task, so that its metrics have the depth of the queue; a task does not
 depend on it.
 
-Reads TOLLGATE_ADMIN and TOLLGATE_GATEWAY (the daemon) and BROKER_URL (Redis).
+Reads TOLLGATE_ADMIN and TOLLGATE_GATEWAY (the daemon), BROKER_URL (Redis) and VISIBILITY_SECONDS (default 3600: longer
+than a chunk may wait, run and be put back for).
 """
 
 import logging
@@ -23,7 +26,9 @@ app = celery.Celery("app.tasks", broker=BROKER, backend=BROKER)
 app.conf.update(
     task_default_queue=QUEUE,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"polling_interval": 0.1},
+    broker_transport_options={"polling_interval": 0.1, "visibility_timeout": int(os.environ.get("VISIBILITY_SECONDS", "3600"))},
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
 )
 
 

@@ -43,7 +43,9 @@ def find_binary() -> str:
     if found is None:
         where = "TOLLGATE_BIN names no program" if named else "`tollgate` is not on PATH"
         raise TollgateUnavailable(
-            f"{where}", hint="install it (`cargo install tollgate-cli`) or set TOLLGATE_BIN to its path"
+            f"{where}",
+            hint="install it (`cargo install --locked --path crates/cli` in Tollgate's repository) "
+            "or set TOLLGATE_BIN to its path",
         )
     return found
 

@@ -245,6 +245,12 @@ def _is_of_celery(error: Exception) -> bool:
     return isinstance(error, TaskPredicate)  # Retry, Ignore, Reject
 
 
+def _is_of_broker(error: Exception) -> bool:
+    from kombu.exceptions import OperationalError
+
+    return isinstance(error, OperationalError)
+
+
 def _put_back(task: Any, denied: Exception, retry_delay: float) -> Any:
     """Queues the task again with the same id and the same number of retries."""
     from celery.exceptions import Reject, Retry
@@ -258,5 +264,7 @@ def _put_back(task: Any, denied: Exception, retry_delay: float) -> Any:
     try:
         signature.apply_async()
     except Exception as error:
-        return Reject(error, requeue=False)  # as Celery's own retry does
+        # The broker is away. With `acks_late` the message is still there, and stays there; without it, it is lost,
+        # as in Celery's own retry.
+        return Reject(error, requeue=_is_of_broker(error))
     return Retry(exc=denied, when=countdown, sig=signature)

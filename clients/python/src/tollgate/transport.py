@@ -2,18 +2,22 @@
 
 Promises: a request goes to the gateway with its own method, headers and body, and comes back as if
 the provider had answered; redirects and retries of httpx are governed too. With
-``fallback="direct"`` a request goes to the provider only if it surely did not reach the gateway.
-Never: sends a header of Tollgate to a provider, or a token into an error.
+``fallback="direct"`` a request goes to the provider only if it surely did not reach the gateway. A
+forked process has connections of its own.
+Never: sends a header of Tollgate to a provider, or a token into an error; uses a connection of the
+process that forked this one.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Dict, Mapping, Optional
+import threading
+from typing import Any, Callable, Dict, Generic, List, Mapping, Optional, TypeVar
 
 import httpx
 
+from . import _forks
 from ._protocol import cost_of, cost_text, flag, seconds
 from .errors import BadRequest, TollgateUnavailable
 
@@ -174,6 +178,55 @@ def _printable(name: str, value: Any) -> str:
     return value
 
 
+Inner = TypeVar("Inner")
+
+
+class _Ways(Generic[Inner]):
+    """The transports below: to the gateway, and to providers if calls may go there directly."""
+
+    def __init__(self, make: Callable[[], Inner], given: Optional[Inner], falls_back: bool):
+        self._make = make
+        self._is_given = given is not None
+        self._lock = threading.Lock()
+        #: of the parent, in a forked process: never used, and never finalized, which would end
+        #: connections that the parent uses
+        self._inherited: List[Optional[Inner]] = []
+        # Made at once: threads that find the gateway away would make one each.
+        self._gateway: Optional[Inner] = make() if given is None else given
+        self._direct: Optional[Inner] = make() if falls_back else None
+        _forks.register(self)
+
+    def after_fork(self) -> None:
+        """Leaves every connection to the parent. The new transports are made when they are needed:
+        they load certificates, which a process that calls nobody need not wait for."""
+        self._lock = threading.Lock()
+        self._inherited += [self._gateway, self._direct]
+        self._gateway = self._direct = None
+
+    def gateway(self) -> Inner:
+        with self._lock:
+            if self._gateway is None:
+                if self._is_given:
+                    raise BadRequest(
+                        "the `transport` was given in the process that forked this one, "
+                        "which may use its connections",
+                        hint="make the httpx client after the fork, or leave `transport` out",
+                        code="ForkedTransport",
+                    )
+                self._gateway = self._make()
+            return self._gateway
+
+    def direct(self) -> Inner:
+        with self._lock:
+            if self._direct is None:
+                self._direct = self._make()
+            return self._direct
+
+    def own(self) -> List[Inner]:
+        """Those that this process may close."""
+        return [one for one in (self._gateway, self._direct) if one is not None]
+
+
 #: Errors after which surely nothing was sent.
 UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout)
 
@@ -197,23 +250,22 @@ class Transport(httpx.BaseTransport):
         **switches: Any,
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
-        self._inner = transport or httpx.HTTPTransport()
-        # Made at once: threads that find the gateway away would make one each.
-        self._direct = httpx.HTTPTransport() if self._router.falls_back else None
+        self._ways: "_Ways[httpx.BaseTransport]" = _Ways(
+            httpx.HTTPTransport, transport, self._router.falls_back
+        )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        gateway = self._ways.gateway()
         try:
-            response = self._inner.handle_request(self._router.governed(request))
+            response = gateway.handle_request(self._router.governed(request))
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        assert self._direct is not None  # `on_unreachable` raises without a fallback
-        return self._direct.handle_request(direct)
+        return self._ways.direct().handle_request(direct)
 
     def close(self) -> None:
-        self._inner.close()
-        if self._direct is not None:
-            self._direct.close()
+        for one in self._ways.own():
+            one.close()
 
 
 class AsyncTransport(httpx.AsyncBaseTransport):
@@ -230,19 +282,19 @@ class AsyncTransport(httpx.AsyncBaseTransport):
         **switches: Any,
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
-        self._inner = transport or httpx.AsyncHTTPTransport()
-        self._direct = httpx.AsyncHTTPTransport() if self._router.falls_back else None
+        self._ways: "_Ways[httpx.AsyncBaseTransport]" = _Ways(
+            httpx.AsyncHTTPTransport, transport, self._router.falls_back
+        )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        gateway = self._ways.gateway()
         try:
-            response = await self._inner.handle_async_request(self._router.governed(request))
+            response = await gateway.handle_async_request(self._router.governed(request))
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        assert self._direct is not None  # `on_unreachable` raises without a fallback
-        return await self._direct.handle_async_request(direct)
+        return await self._ways.direct().handle_async_request(direct)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
-        if self._direct is not None:
-            await self._direct.aclose()
+        for one in self._ways.own():
+            await one.aclose()

@@ -146,6 +146,57 @@ fn the_package_that_is_installed_has_the_program() {
     assert_eq!(programs, 1);
 }
 
+/// The Install table names files, a target of make and commands that exist.
+#[test]
+fn the_install_table_names_what_exists() {
+    let table = ADMIN.split("## Install\n").nth(1).expect("a section");
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let words = table.split([' ', '`', ';', ',', '\n']);
+    let is_file = |word: &&str| {
+        let folders = ["crates/", "deploy/", "grafana/"];
+        folders.iter().any(|folder| word.starts_with(folder))
+    };
+    let files: Vec<&str> = words.filter(is_file).collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for file in files {
+        assert!(root().join(file).exists(), "{file}");
+    }
+    let makefile = std::fs::read_to_string(root().join("Makefile")).expect("a Makefile");
+    let targets = table.split("`make ").skip(1);
+    let targets: Vec<&str> = targets.filter_map(|rest| rest.split('`').next()).collect();
+    assert!(!targets.is_empty());
+    for target in targets {
+        assert!(makefile.contains(&format!("\n{target}:")), "{target}");
+    }
+}
+
+/// nginx itself reads its block of docs/migration.md; the blocks of the other tools are there to be recognized.
+#[test]
+fn nginx_accepts_its_block_of_the_migration_page() {
+    let page = root().join("docs/migration.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let snippet = blocks(&page, "nginx").concat();
+    assert!(snippet.contains("limit_req zone="), "{snippet}");
+    let folder = Folder::new("nginx-migration");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary = temporary.map(|of| format!("{of}_temp_path {};\n", at(of)));
+    let config = format!(
+        "pid {};\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{}{snippet}}}\n",
+        at("nginx.pid"),
+        temporary.concat()
+    );
+    std::fs::write(at("nginx.conf"), config).expect("a file");
+    let places = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"];
+    let program = places.into_iter().find(|place| Path::new(place).exists());
+    let program = program.expect("nginx is not installed; run `make tools`");
+    let checked = Command::new(program)
+        .args(["-t", "-c", &at("nginx.conf")])
+        .output();
+    let checked = checked.expect("nginx runs");
+    assert!(checked.status.success(), "{}", crate::text(&checked.stderr));
+}
+
 /// The README: first the commands without a daemon, then those with one.
 #[test]
 fn every_command_of_the_readme_works() {

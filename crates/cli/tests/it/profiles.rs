@@ -74,6 +74,8 @@ fn run_profile(name: &str, scenarios: &[&str]) -> (bool, String) {
         .current_dir(folder.path())
         .env("TOLLGATE_BIN", env!("CARGO_BIN_EXE_tollgate"))
         .env("TOLLGATE_SIM", sim())
+        // The machine is shared with other tests; our own patience is the bound.
+        .env("TOLLGATE_EXAMPLE_SECONDS", "240")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::null())
         .stdout(out.try_clone().unwrap())

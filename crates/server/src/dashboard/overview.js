@@ -197,7 +197,8 @@ function firstCall(context) {
   function draw() {
     const gateway = (context.config && context.config.gateway) || '127.0.0.1:4290';
     tabs.forEach((tab, at) => tab.setAttribute('aria-selected', String(at === chosen)));
-    put(code, [`curl -i http://${gateway}/${name}/`, `export http_proxy=http://${gateway}`, 'let permit = tollgate.acquire(Call::url(url)).await?;   // Rust; Python: pip install tollgate'][chosen]);
+    const python = `pip install ./clients/python   # in Tollgate's repository; Rust: its docs/libraries.md\npython -c "import tollgate; tollgate.Client('${location.origin}').acquire('${name}').release()"`;
+    put(code, [`curl -i http://${gateway}/${name}/`, `export http_proxy=http://${gateway}`, python][chosen]);
   }
   return { element, update(all) { name = all.length ? all[0].name : 'NAME'; draw(); } };
 }

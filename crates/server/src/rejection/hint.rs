@@ -74,7 +74,7 @@ pub(super) fn hint(error: &Error) -> String {
         Error::MethodNotAllowed { .. } => {
             "use a method of the header Allow, or add this one to `methods` in the provider's file"
         }
-        Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
+        Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NotBuilt(_) => {
             "fix the request and send it again"
         }
         Error::IncompleteBody => "send the whole body",

@@ -85,6 +85,7 @@ const RUN: &[RunBlocks] = &[
     run("docs/many-hosts.md", "sh", 1, commands!("every_command_of_the_page_about_many_hosts_works")),
     run("docs/many-hosts.md", "yaml", 2, LOADED),
     run("docs/migration.md", "yaml", 5, LOADED),
+    run("docs/migration.md", "nginx", 1, commands!("nginx_accepts_its_block_of_the_migration_page")),
     run("docs/operating.md", "sh", 8, "crates/cli/tests/it/operating_page.rs::s15_every_command_of_the_operating_page_works"),
     run("docs/presets.md", "sh", 10, commands!("every_recipe_of_a_preset_works")),
     run("docs/presets.md", "yaml", 11, LOADED),
@@ -112,7 +113,6 @@ const NOT_RUN: &[NotRun] = &[
     NotRun("docs/migration.md", "let limiter = RateLimiter", "another tool's code, to recognize one's own; the file below it is loaded"),
     NotRun("docs/migration.md", "const limiter = new Bottleneck", "the same"),
     NotRun("docs/migration.md", "session = LimiterSession", "the same"),
-    NotRun("docs/migration.md", "limit_req_zone $binary_remote_addr", "the same"),
 ];
 
 /// A block of code.

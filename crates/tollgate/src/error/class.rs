@@ -49,6 +49,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::SlowBody
             | Error::SpoolFailed
             | Error::IncompleteBody => None,
@@ -81,6 +82,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::SlowBody
             | Error::SpoolFailed
             | Error::IncompleteBody => None,
@@ -113,6 +115,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::IncompleteBody
             | Error::SlowBody
             | Error::SpoolFailed => None,
@@ -142,6 +145,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::SlowBody
             | Error::SpoolFailed
             | Error::IncompleteBody => None,
@@ -197,6 +201,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::IncompleteBody => StatusCode::BAD_REQUEST,
         }
     }
@@ -209,6 +214,7 @@ impl Error {
             Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::IncompleteBody
             | Error::SlowBody
             | Error::SpoolFailed => true,
@@ -254,6 +260,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::NotBuilt(_)
             | Error::SlowBody
             | Error::SpoolFailed
             | Error::IncompleteBody => false,

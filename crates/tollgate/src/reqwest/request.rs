@@ -5,9 +5,12 @@
 //!
 //! Never: sends before `send`.
 
+use std::error::Error as _;
+use std::str::FromStr;
 use std::time::Duration;
 
-use ::reqwest::{Body, RequestBuilder, Response};
+use ::reqwest::{Body, RequestBuilder, Response, Url};
+use http::header::{InvalidHeaderName, InvalidHeaderValue};
 use http::{HeaderName, HeaderValue};
 use tollgate_core::ask::Priority;
 
@@ -21,6 +24,8 @@ pub struct GovernedRequest {
     client: Governed,
     builder: RequestBuilder,
     call: Call,
+    /// The first thing that is wrong, where reqwest would not say so precisely.
+    wrong: Option<Error>,
 }
 
 impl GovernedRequest {
@@ -29,6 +34,7 @@ impl GovernedRequest {
             client,
             builder,
             call: Call::unaddressed(),
+            wrong: None,
         }
     }
 
@@ -48,14 +54,25 @@ impl GovernedRequest {
     }
 
     /// A header.
-    pub fn header<N, V>(self, name: N, value: V) -> GovernedRequest
+    pub fn header<N, V>(mut self, name: N, value: V) -> GovernedRequest
     where
         HeaderName: TryFrom<N>,
         <HeaderName as TryFrom<N>>::Error: Into<http::Error>,
         HeaderValue: TryFrom<V>,
         <HeaderValue as TryFrom<V>>::Error: Into<http::Error>,
     {
-        self.with(|request| request.header(name, value))
+        let value = HeaderValue::try_from(value).map_err(Into::into);
+        let wrong = match (HeaderName::try_from(name).map_err(Into::into), value) {
+            (Ok(name), Ok(value)) => return self.with(move |request| add(request, name, value)),
+            (Err(why), _) => not_built("the name of a header", &why, HEADER_NAME),
+            (Ok(name), Err(why)) => not_built(
+                &format!("the value of the header `{name}`"),
+                &why,
+                HEADER_VALUE,
+            ),
+        };
+        self.wrong.get_or_insert(wrong);
+        self
     }
 
     /// The body.
@@ -98,11 +115,47 @@ impl GovernedRequest {
     /// # Errors
     /// As [`Governed::execute`].
     pub async fn send(self) -> Result<Response, Error> {
-        let request = self.builder.build().map_err(|_| {
-            Error::Malformed(
-                "reqwest cannot build the request; write an absolute URL and valid headers",
-            )
-        })?;
-        self.client.execute(request, self.call).await
+        let request = self.builder.build();
+        match (self.wrong, request) {
+            (Some(wrong), _) => Err(wrong),
+            (None, Ok(request)) => self.client.execute(request, self.call).await,
+            (None, Err(error)) => Err(not_built_by(&error)),
+        }
     }
+}
+
+/// Outside of `header`, whose bounds would make the compiler expect its types here.
+fn add(request: RequestBuilder, name: HeaderName, value: HeaderValue) -> RequestBuilder {
+    request.header(name, value)
+}
+
+const HEADER_NAME: &str = "use letters, digits and `-`";
+const HEADER_VALUE: &str = "leave out line breaks and other control characters";
+
+/// What reqwest says only in the source of its error. The URL itself may have a key in its query.
+fn not_built_by(error: &::reqwest::Error) -> Error {
+    let Some(why) = error.source() else {
+        return not_built("it is incomplete", error, "see reqwest's RequestBuilder");
+    };
+    let header = why.downcast_ref().map(http::Error::get_ref);
+    let (what, remedy) = if why.is::<<Url as FromStr>::Err>() || error.url().is_some() {
+        let remedy = "write an absolute URL such as https://api.example.org/items";
+        ("its URL", remedy)
+    } else if why.is::<serde_json::Error>() {
+        ("its JSON body", "give a value that JSON can express")
+    } else if header.is_some_and(|why| why.is::<InvalidHeaderName>()) {
+        ("the name of a header", HEADER_NAME)
+    } else if header.is_some_and(|why| why.is::<InvalidHeaderValue>()) {
+        ("the value of a header", HEADER_VALUE)
+    } else {
+        (
+            "its query, form or body",
+            "give pairs of names and plain values",
+        )
+    };
+    not_built(what, why, remedy)
+}
+
+fn not_built(what: &str, why: &dyn std::error::Error, remedy: &str) -> Error {
+    Error::NotBuilt(format!("{what}: {why}; {remedy}"))
 }

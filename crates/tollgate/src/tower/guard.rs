@@ -62,6 +62,7 @@ impl fmt::Debug for GuardLayer {
 pub struct GuardLayerBuilder {
     /// In the order of the calls: the first that is used up rejects.
     guards: Vec<(String, Value)>,
+    /// As for the daemon, `/health` until the program says otherwise.
     exempt_paths: Vec<String>,
     trusted_proxies: Vec<String>,
     clock: Clock,
@@ -75,11 +76,11 @@ impl fmt::Debug for GuardLayerBuilder {
 }
 
 impl GuardLayer {
-    /// Begins without a guard.
+    /// Begins without a guard; paths under `/health` are exempt.
     pub fn builder() -> GuardLayerBuilder {
         GuardLayerBuilder {
             guards: Vec::new(),
-            exempt_paths: Vec::new(),
+            exempt_paths: vec!["/health".to_owned()],
             trusted_proxies: Vec::new(),
             clock: Clock::System,
             peer: Arc::new(|head| head.extensions.get().map(SocketAddr::ip)),
@@ -149,9 +150,18 @@ impl GuardLayerBuilder {
         self
     }
 
-    /// Paths under this prefix are not guarded.
+    /// Paths under this prefix are not guarded either, besides those so far (`/health`).
     pub fn exempt(mut self, prefix: impl Into<String>) -> GuardLayerBuilder {
         self.exempt_paths.push(prefix.into());
+        self
+    }
+
+    /// Only paths under these prefixes are not guarded: `exempt_paths([""; 0])` guards every path.
+    pub fn exempt_paths<P: Into<String>>(
+        mut self,
+        prefixes: impl IntoIterator<Item = P>,
+    ) -> GuardLayerBuilder {
+        self.exempt_paths = prefixes.into_iter().map(Into::into).collect();
         self
     }
 

@@ -21,3 +21,5 @@ mod tower_server;
 mod usage_state;
 mod reqwest_client;
 mod examples;
+mod switches;
+mod embed_builder;

@@ -233,19 +233,6 @@ async fn a_refused_connection_of_reqwest_costs_no_permit() {
     assert_eq!(left.remaining, Some(1));
 }
 
-#[tokio::test]
-async fn a_request_that_reqwest_cannot_build_is_a_typed_error() {
-    let (_tollgate, client) = governed(at("http://127.0.0.1:9").limit(1, HOUR)).await;
-    let error = client.get("no url").send().await.unwrap_err();
-    assert!(matches!(error, Error::Malformed(_)), "{error:?}");
-    let error = client
-        .get("https://api.example.org/a")
-        .header("a\n", "b")
-        .send()
-        .await;
-    assert!(matches!(error, Err(Error::Malformed(_))), "{error:?}");
-}
-
 /// The contract's own example: a permit, the program's own client, a report.
 #[tokio::test]
 async fn a_permit_is_reported_with_the_result_of_reqwest() {

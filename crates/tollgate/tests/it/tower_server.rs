@@ -206,6 +206,99 @@ async fn c4_exempt_paths_are_not_counted() {
     );
 }
 
+/// Statuses of the paths, asked one after the other by one address.
+async fn statuses(guards: GuardLayer, paths: &[&str]) -> Vec<u16> {
+    let server = Router::new().fallback(async || "it").layer(guards);
+    let mut statuses = Vec::new();
+    for path in paths {
+        let response = ask(&server, path, "192.0.2.1", None).await;
+        statuses.push(response.status().as_u16());
+    }
+    statuses
+}
+
+/// C4: as for the daemon, `/health` is exempt unless the program says otherwise.
+#[tokio::test]
+async fn c4_health_is_exempt_by_default() {
+    let guards = || GuardLayer::builder().ip(1, MINUTE, 1);
+    let paths = ["/a", "/health", "/health/live", "/metrics", "/b"];
+    for (guards, expected) in [
+        (guards(), [200, 200, 200, 429, 429]),
+        (guards().exempt("/metrics"), [200, 200, 200, 200, 429]),
+        (
+            guards().exempt_paths(["/metrics"]),
+            [200, 429, 429, 200, 429],
+        ),
+        (guards().exempt_paths([""; 0]), [200, 429, 429, 429, 429]),
+    ] {
+        let layer = guards.clock(Clock::Manual(clock())).build();
+        let found = statuses(layer.expect("valid"), &paths).await;
+        assert_eq!(found, expected);
+    }
+}
+
+/// The guards, exempt paths and trusted proxies of a `tollgate.yaml`, in place of those of the builder.
+#[tokio::test]
+async fn c4_guards_come_from_a_file() {
+    let name = format!("tollgate-guards-{}.yaml", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let text = concat!(
+        "guards:\n",
+        "  user: { limit: 60, period: 1m, burst: 1, by: \"header:x-user-id\" }\n",
+        "  ip: { limit: 60, period: 1m, burst: 2, by: ip }\n",
+        "exempt_paths: [/ready]\n",
+        "trusted_proxies: [192.0.2.0/24]\n",
+    );
+    std::fs::write(&file, text).expect("a file");
+    let clock = clock();
+    let built = GuardLayer::builder()
+        .ip(1, MINUTE, 1)
+        .exempt("/items")
+        .peer(|head| {
+            let peer = head.extensions.get::<ConnectInfo<SocketAddr>>();
+            peer.map(|peer| peer.0.ip())
+        })
+        .clock(Clock::Manual(clock))
+        .build_from_file(file.to_str().expect("a path"));
+    std::fs::remove_file(&file).expect("it was there");
+    let server = Router::new()
+        .fallback(async || "it")
+        .layer(built.expect("valid"));
+    let status = async |path: &str, client: &str, user| {
+        let mut request = request(path, "192.0.2.1", user);
+        let client = client.parse().unwrap();
+        request.headers_mut().insert("x-forwarded-for", client);
+        let response = send(&server, request).await.expect("infallible");
+        response.status().as_u16()
+    };
+    assert_eq!(status("/items", "198.51.100.1", Some("ada")).await, 200);
+    assert_eq!(
+        status("/items", "198.51.100.2", Some("ada")).await,
+        429,
+        "her second"
+    );
+    assert_eq!(status("/items", "198.51.100.1", None).await, 200);
+    assert_eq!(
+        status("/items", "198.51.100.1", None).await,
+        429,
+        "its third"
+    );
+    assert_eq!(
+        status("/items", "198.51.100.2", None).await,
+        200,
+        "the proxy is believed"
+    );
+    assert_eq!(status("/ready", "198.51.100.1", None).await, 200);
+    assert_eq!(
+        status("/health", "198.51.100.1", None).await,
+        429,
+        "the file exempts others"
+    );
+    let missing = GuardLayer::builder().build_from_file("no-such-folder/tollgate.yaml");
+    let words = missing.unwrap_err().to_string();
+    assert!(words.contains("no-such-folder/tollgate.yaml"), "{words}");
+}
+
 /// `X-Forwarded-For` is believed from a trusted proxy only; callers without an address share one
 /// bucket.
 #[tokio::test]
