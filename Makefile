@@ -53,11 +53,15 @@ doc: ## rustdoc; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p tollgate --all-features --no-deps --locked
 
 # gdb and perf find tollgate.debug beside the program by its name.
+# The most bytes of the stripped program.
+RELEASE_MAX := 20000000
 release: ## target/dist: the stripped program, and its debug information beside it
 	$(CARGO) build --profile symbols --locked
 	mkdir -p target/dist && cp target/symbols/tollgate target/dist/tollgate
 	cd target/dist && objcopy --only-keep-debug tollgate tollgate.debug
 	cd target/dist && strip tollgate && objcopy --add-gnu-debuglink=tollgate.debug tollgate
+	@bytes=$$(stat -c %s target/dist/tollgate); echo "target/dist/tollgate: $$bytes bytes"; \
+	  [ $$bytes -lt $(RELEASE_MAX) ] || { echo "make: the program has more than $(RELEASE_MAX) bytes" >&2; exit 1; }
 
 # What a distributor takes. PROFILE=dev packages the program that the tests built.
 PROFILE ?= release

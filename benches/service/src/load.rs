@@ -32,13 +32,18 @@ pub struct Resp {
 }
 
 impl Resp {
-    pub fn new(server: &Server, keys: u64, pipeline: usize) -> anyhow::Result<Resp> {
+    pub fn new(
+        server: &Server,
+        keys: u64,
+        pipeline: usize,
+        round: usize,
+    ) -> anyhow::Result<Resp> {
         Ok(Resp {
             streams: connect(server.port)?,
             command: server.command.clone(),
             keys,
             pipeline,
-            dice: 0x9E37_79B9_7F4A_7C15,
+            dice: dice(round),
         })
     }
 
@@ -99,14 +104,80 @@ pub struct Http {
 }
 
 impl Http {
-    pub fn new(server: &Server, keys: u64) -> anyhow::Result<Http> {
+    pub fn new(server: &Server, keys: u64, round: usize) -> anyhow::Result<Http> {
         Ok(Http {
             streams: connect(server.http_port)?,
             request: server.http_request,
             keys,
-            dice: 0x9E37_79B9_7F4A_7C15,
+            dice: dice(round),
         })
     }
+
+    /// Every key once.
+    pub fn every_key(&mut self) -> anyhow::Result<()> {
+        let mut keys = 0..self.keys;
+        while !keys.is_empty() {
+            let batch: Vec<u64> = keys.by_ref().take(self.streams.len()).collect();
+            for (stream, key) in self.streams.iter_mut().zip(&batch) {
+                ask(stream, self.request, *key)?;
+            }
+            for stream in self.streams.iter_mut().take(batch.len()) {
+                read_response(stream)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends one request. One write: a head alone would be a packet of its own.
+fn ask(stream: &mut TcpStream, request: HttpRequest, key: u64) -> anyhow::Result<()> {
+    let body = request.body.replace("KEY", &format!("key:{key:08}"));
+    // Without a token the admin address wants its own name.
+    let host = stream.peer_addr()?;
+    let (path, length) = (request.path, body.len());
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Tollgate-Admin: 1\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    Ok(stream.write_all(request.as_bytes())?)
+}
+
+/// Every key of the guard once, over the Redis protocol: the same table as over HTTP and gRPC, filled in
+/// seconds.
+pub fn fill_guard(server: &Server, keys: u64) -> anyhow::Result<()> {
+    const PIPELINE: u64 = 64;
+    let mut streams = connect(server.port)?;
+    let mut next = 0;
+    while next < keys {
+        for stream in &mut streams {
+            let end = (next + PIPELINE).min(keys);
+            let batch = (next..end).flat_map(|key| {
+                let key = format!("key:{key:08}");
+                encode(&["TG.ACQUIRE", "GUARD", "api", &key, "NOWAIT"])
+            });
+            // The reply to `PING` ends the batch.
+            let batch: Vec<u8> = batch.chain(encode(&["PING"])).collect();
+            stream.write_all(&batch)?;
+            next = end;
+        }
+        for stream in &mut streams {
+            read_until_pong(stream)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads replies up to that to `PING`, none of which is an error.
+fn read_until_pong(stream: &mut TcpStream) -> anyhow::Result<()> {
+    let (mut text, mut buffer) = (Vec::new(), [0; 64 * 1_024]);
+    while !text.ends_with(b"+PONG\r\n") {
+        let read = stream.read(&mut buffer)?;
+        ensure!(read > 0, "the server has ended the connection");
+        text.extend_from_slice(&buffer[..read]);
+    }
+    let text = String::from_utf8_lossy(&text);
+    ensure!(!text.contains("-ERR"), "{text}");
+    Ok(())
 }
 
 impl Load for Http {
@@ -114,17 +185,7 @@ impl Load for Http {
         let mut made = 0;
         while made < decisions {
             for stream in &mut self.streams {
-                let key = roll(&mut self.dice) % self.keys;
-                let body = self.request.body.replace("KEY", &format!("key:{key:08}"));
-                // Without a token the admin address wants its own name.
-                let host = stream.peer_addr()?;
-                let (path, length) = (self.request.path, body.len());
-                // One write: a head alone would be a packet of its own.
-                let request = format!(
-                    "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Tollgate-Admin: 1\r\n\
-                     Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-                );
-                stream.write_all(request.as_bytes())?;
+                ask(stream, self.request, roll(&mut self.dice) % self.keys)?;
             }
             for stream in &mut self.streams {
                 read_response(stream)?;
@@ -152,7 +213,7 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    pub fn new(server: &Server, keys: u64) -> anyhow::Result<Grpc> {
+    pub fn new(server: &Server, keys: u64, round: usize) -> anyhow::Result<Grpc> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -176,7 +237,7 @@ impl Grpc {
             callers,
             uri: format!("http://127.0.0.1:{port}/{method}"),
             keys,
-            dice: 0x9E37_79B9_7F4A_7C15,
+            dice: dice(round),
         })
     }
 }
@@ -301,6 +362,11 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
         bytes.extend(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
     }
     bytes
+}
+
+/// Where the dice of a round begin: every round asks for other keys.
+fn dice(round: usize) -> u64 {
+    (round as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 fn roll(dice: &mut u64) -> u64 {

@@ -106,13 +106,13 @@ fn resp(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
         .collect::<Result<_, _>>()?;
     for keys in [1, 1_000, effort.keys_max] {
         for server in &servers {
-            Resp::new(server, keys, 64)?.every_key()?;
+            Resp::new(server, keys, 64, 0)?.every_key()?;
         }
         for pipeline in [1, 16] {
             let mut figures = vec![Vec::new(); servers.len()];
-            for _ in 0..effort.rounds {
+            for round in 0..effort.rounds {
                 for (server, figures) in servers.iter().zip(&mut figures) {
-                    let mut load = Resp::new(server, keys, pipeline)?;
+                    let mut load = Resp::new(server, keys, pipeline, round)?;
                     figures.push(measure(server, &mut load, effort.each)?);
                 }
             }
@@ -134,35 +134,45 @@ fn resp(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// HTTP with JSON: tokens of a guard.
+/// HTTP with JSON: tokens of a guard. The keys of each row are there before.
 fn http(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     let effort = args.effort;
     let mut servers = vec![Server::floor("http")?, tollgate(args, "memory:")?];
     if args.with_peers {
         servers.extend(peers::http());
     }
+    let ours = &servers[1];
+    let empty = ours.memory()?;
     for keys in [1, 1_000, effort.keys_max] {
+        load::fill_guard(ours, keys)?;
+        // The floor, the first, has no keys; ours, the second, has them.
+        for peer in servers.iter().skip(2) {
+            Http::new(peer, keys, 0)?.every_key()?;
+        }
         let mut figures = vec![Vec::new(); servers.len()];
-        for _ in 0..effort.rounds {
+        for round in 0..effort.rounds {
             for (server, figures) in servers.iter().zip(&mut figures) {
-                let mut load = Http::new(server, keys)?;
+                let mut load = Http::new(server, keys, round)?;
                 figures.push(measure(server, &mut load, effort.each)?);
             }
         }
         tables.http(keys, &servers, &figures);
     }
+    let grown = ours.memory()?.saturating_sub(empty);
+    tables.guard_memory(grown as f64 / effort.keys_max as f64);
     Ok(())
 }
 
-/// Envoy's rate limit service: one descriptor, one guard. The keys of the last row are there before.
+/// Envoy's rate limit service: one descriptor, one guard. The keys of each row are there before.
 fn grpc(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     let effort = args.effort;
     let servers = [Server::floor("grpc")?, tollgate(args, "memory:")?];
     for keys in [1, 1_000, effort.keys_max] {
+        load::fill_guard(&servers[1], keys)?;
         let mut figures = vec![Vec::new(); servers.len()];
-        for _ in 0..effort.rounds {
+        for round in 0..effort.rounds {
             for (server, figures) in servers.iter().zip(&mut figures) {
-                let mut load = Grpc::new(server, keys)?;
+                let mut load = Grpc::new(server, keys, round)?;
                 figures.push(measure(server, &mut load, effort.each)?);
             }
         }

@@ -74,7 +74,11 @@ impl Server {
     pub fn floor(kind: &str) -> anyhow::Result<Server> {
         let port = free_port()?;
         let words = ["--floor".to_owned(), kind.to_owned(), port.to_string()];
-        Server::start("floor", &std::env::current_exe()?, &words, port)
+        let name = match kind {
+            "grpc" => "floor (bare HTTP/2)",
+            _ => "floor",
+        };
+        Server::start(name, &std::env::current_exe()?, &words, port)
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {

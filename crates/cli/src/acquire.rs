@@ -27,6 +27,7 @@ use tollgate_core::time::Span;
 use crate::admin_client::percent_encode;
 use crate::options::Options;
 use decision_source::DecisionSource;
+pub(crate) use decision_source::permit_files;
 use forwarded_signals::ForwardedSignals;
 use permit_files::Ending;
 

@@ -11,6 +11,7 @@ mod decision_listeners;
 mod hardening;
 mod memory;
 mod ndjson;
+mod open_permits;
 mod page_hint;
 mod snapshot;
 mod systemd;
@@ -182,6 +183,19 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
+/// What is written when nothing runs any more.
+async fn finish(
+    (daemon, config): (&Daemon, &Config),
+    response_cache: Cache,
+    snapshots: Option<Snapshots>,
+) {
+    open_permits::store(daemon, config);
+    response_cache.close().await;
+    if let Some(snapshots) = snapshots {
+        snapshots.finish().await;
+    }
+}
+
 async fn serve(
     flags: &Serve,
     loaded: Loaded,
@@ -209,6 +223,7 @@ async fn serve(
     registry.set_callers(&config.callers);
     tollgate::body::set_body_memory(config.body_memory.0);
     let daemon = Daemon::new(registry.clone(), sources, loaded, disk::environment);
+    open_permits::take_up(&daemon, &config).await;
     let connections_max = usize::try_from(config.connections_max).unwrap_or(usize::MAX);
     let gateway_options = GatewayOptions {
         connections_max,
@@ -254,10 +269,7 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        response_cache.close().await;
-        if let Some(snapshots) = snapshots {
-            snapshots.finish().await;
-        }
+        finish((&daemon, &config), response_cache, snapshots).await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),

@@ -37,10 +37,14 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "gateway")]
     ("grpc", grpc::run),
     #[cfg(feature = "gateway")]
+    ("grpc_parser", grpc::run_parser),
+    #[cfg(feature = "gateway")]
     ("hits", hits::run),
     ("provider_file", provider_file::run),
     #[cfg(feature = "gateway")]
     ("resp", resp::run),
+    #[cfg(feature = "gateway")]
+    ("resp_parser", resp::run_parser),
     ("rows", rows::run),
 ];
 

@@ -28,6 +28,7 @@ mod sources;
 mod tasks;
 mod access;
 mod token;
+mod unread_input;
 pub use token::{TokenError, TokenFile};
 
 use std::convert::Infallible;

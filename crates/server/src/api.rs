@@ -223,6 +223,23 @@ pub(crate) fn json(body: &impl Serialize) -> Response {
     response
 }
 
+/// For a request whose body is not read: it is empty, or an object without fields.
+pub(crate) async fn read_nothing(body: Body) -> Result<(), ApiError> {
+    let bytes = to_bytes(body, BODY_MAX).await.ok();
+    let is_empty = |bytes: &[u8]| match unique_json::parse(bytes) {
+        Some(Value::Object(object)) => object.is_empty(),
+        Some(value) => value.is_null(),
+        None => bytes.trim_ascii().is_empty(),
+    };
+    match bytes.is_some_and(|bytes| is_empty(&bytes)) {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(
+            "this request has a body, which is not read",
+            "send none, or {}",
+        )),
+    }
+}
+
 /// A body that must be a JSON object. `example` shows one that is.
 pub(crate) async fn read_object(body: Body, example: &str) -> Result<Map<String, Value>, ApiError> {
     let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| {

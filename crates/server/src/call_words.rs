@@ -12,6 +12,10 @@ use tollgate_core::ask::Priority;
 /// The largest cost: the largest number that JSON readers have exactly.
 pub(crate) const COST_MAX: u64 = 1 << 53;
 
+/// Every unit of a cost.
+pub(crate) const UNITS: &str = "calls, requests, tokens, input_tokens, output_tokens, points, weight, \
+                                request_units, orders, credits and bytes";
+
 /// Every word for a priority.
 pub(crate) const PRIORITIES: [&str; 8] = [
     "high",
@@ -76,6 +80,12 @@ pub(crate) fn unknown_unit<'a>(mut units: impl Iterator<Item = &'a str>) -> Opti
     let unknown = units.find(|unit| real_cost(unit, 1).is_none())?;
     let shown = unknown.chars().filter(|letter| !letter.is_control());
     Some(shown.take(64).collect())
+}
+
+/// As [`unknown_unit`], of costs that are written as a text.
+pub(crate) fn unknown_unit_in(text: &str) -> Option<String> {
+    let named = text.split(',').filter_map(|part| part.split_once('='));
+    unknown_unit(named.map(|(unit, _)| unit.trim()))
 }
 
 /// What a call has really cost: perhaps nothing.

@@ -26,7 +26,7 @@ use http::HeaderMap;
 use parking_lot::RwLock;
 use tollgate::ProviderRegistry;
 use tollgate::capacity;
-use tollgate::detached_permit::DetachedPermit;
+use tollgate::detached_permit::{DetachedPermit, StoredPermit};
 use tollgate::path::{CallOptions, Target};
 use tollgate::permit_table::{
     IssuedPermit, PermitTable, ProviderPermits, Released, Report, Reported, USE_WITHIN,
@@ -218,7 +218,11 @@ impl Decisions {
                 costs: &request.costs,
             },
         };
-        match self.shared.permits.report(&request.permit, report) {
+        match self
+            .shared
+            .permits
+            .report_timed(&request.permit, report, request.latency)
+        {
             Reported::Now(learned) => Ok(ReportReply::new(learned, true)),
             Reported::Before(learned) => Ok(ReportReply::new(learned, false)),
             Reported::Released => Err(DecisionError::AlreadyReleased),
@@ -247,6 +251,23 @@ impl Decisions {
     #[must_use]
     pub fn detach(&self, permit: &str) -> Option<DetachedPermit> {
         self.shared.permits.detach(permit)
+    }
+
+    /// Takes all open permits out of this process, which ends: the next one takes them up.
+    #[must_use]
+    pub fn detach_all(&self) -> Vec<StoredPermit> {
+        self.shared.permits.detach_all()
+    }
+
+    /// Takes up the open permits of a process that ended. Returns how many are open: others have expired, or
+    /// their provider is gone; they count as sent.
+    pub async fn attach_all(&self, stored: &[StoredPermit]) -> usize {
+        let mut open = 0;
+        for permit in stored {
+            let attached = self.shared.permits.attach_stored(permit).await;
+            open += usize::from(attached.unwrap_or(false));
+        }
+        open
     }
 
     /// Takes up a permit that another process has detached, to report or release it here. Not

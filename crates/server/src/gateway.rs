@@ -30,7 +30,7 @@ mod links;
 mod cookies;
 mod guarded;
 mod decision_endpoint;
-mod parse_error;
+pub(crate) mod parse_error;
 mod upgrade;
 mod client_connection;
 

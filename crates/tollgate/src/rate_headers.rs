@@ -64,22 +64,27 @@ pub fn add_guards(headers: &mut HeaderMap, verdict: &GuardVerdict, limits: &Rate
     let shown = shown.unwrap_or(first);
     headers.insert(LIMIT, HeaderValue::from(shown.class.tokens_per_minute()));
     headers.insert(REMAINING, HeaderValue::from(shown.remaining));
-    let full_at = wall.0.saturating_add(shown.full_in.0).div_ceil(1_000_000);
-    headers.insert(RESET, HeaderValue::from(full_at));
+    headers.insert(RESET, unix_seconds(wall, shown.full_in));
     let guards = verdict.views.iter().map(guard_rate);
     let rates: SmallVec<[Rate<'_>; 4]> = guards.chain(limits.each(wall)).collect();
     add_ratelimit_fields(headers, &rates);
 }
 
-/// Adds one limit, of this name, number of calls and period.
+/// Adds one limit, of this name, number of calls and period: what remains of it, and when all of it is
+/// available again, or a denied call may come back.
 pub fn add_limit(
     headers: &mut HeaderMap,
     (name, limit, period): (&str, u64, Option<Span>),
     remaining: Option<u64>,
+    reset_after: Option<Span>,
+    wall: Wall,
 ) {
     headers.insert(LIMIT, HeaderValue::from(limit));
     if let Some(remaining) = remaining {
         headers.insert(REMAINING, HeaderValue::from(remaining));
+    }
+    if let Some(after) = reset_after {
+        headers.insert(RESET, unix_seconds(wall, after));
     }
     let rate = Rate {
         name,
@@ -89,7 +94,7 @@ pub fn add_limit(
         per: Per::Provider,
         state: remaining.map(|remaining| RateState {
             remaining,
-            reset_after: None,
+            reset_after,
         }),
         is_exhausted: false,
     };
@@ -140,9 +145,13 @@ fn add_x_ratelimit(headers: &mut HeaderMap, rate: &Rate<'_>, wall: Wall) {
     headers.insert(LIMIT, HeaderValue::from(rate.limit));
     headers.insert(REMAINING, HeaderValue::from(left.remaining));
     if let Some(after) = left.reset_after {
-        let reset = wall.0.saturating_add(after.0).div_ceil(1_000_000);
-        headers.insert(RESET, HeaderValue::from(reset));
+        headers.insert(RESET, unix_seconds(wall, after));
     }
+}
+
+/// A time as `X-RateLimit-Reset` has it, rounded up.
+fn unix_seconds(wall: Wall, after: Span) -> HeaderValue {
+    HeaderValue::from(wall.0.saturating_add(after.0).div_ceil(1_000_000))
 }
 
 /// Both lists, as structured fields (RFC 9651) write them.

@@ -201,9 +201,16 @@ pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
             && ours.judged.violations() == 0
             && full.percent >= 99.0,
     );
+    let recovered = full.normal - 20.0;
+    part.goal(
+        "W4 outage of 10 s: Normal again after its end",
+        "–",
+        format!("{recovered:.1} s"),
+        "≤ 5 s",
+        recovered <= 5.0,
+    );
     let recovery = format!(
-        "\nTollgate was Normal again {:.1} s after the end of the outage.\n",
-        full.normal - 20.0
+        "\nTollgate was Normal again {recovered:.1} s after the end of the outage.\n"
     );
     part.section("W4, outage", after_outage(&outcomes, lost) + &recovery);
     Ok(part)

@@ -239,7 +239,7 @@ impl LocalDecisions {
 
 /// Permits of a store on this host are in its folder; those of one that is far away in the state folder
 /// of this user, apart from those of other stores.
-fn permit_files(config: &Config) -> Option<PermitFiles> {
+pub(crate) fn permit_files(config: &Config) -> Option<PermitFiles> {
     match &config.store {
         Store::Sqlite(folder) => Some(PermitFiles::new(Path::new(folder))),
         Store::Postgres(url) | Store::Redis(url) => {

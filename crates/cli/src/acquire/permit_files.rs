@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ID.open` | is neither reported nor released |
 //! | `ID.reported`, `ID.released` | was settled; the file goes when the permit would have expired |
+//! | `PID-TIME.stopped` | all that were open when a daemon stopped; the next daemon takes them up |
 //!
 //! Promises: one process settles a permit, because a rename takes it. Only their owner can read the
 //! files; they contain neither keys nor URLs. Their number is bounded. A process that dies between
@@ -17,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tollgate::detached_permit::DetachedPermit;
+use tollgate::detached_permit::{DetachedPermit, StoredPermit};
 use tollgate_core::time::{Now, Span};
 
 /// The most files: at some 1 KiB each 4 MiB, and read in 50 ms by the next `acquire`. A permit
@@ -27,12 +28,15 @@ const FILES_MAX: usize = 4_096;
 /// The most that is read of a file: 64 limits of 150 bytes.
 const FILE_MAX: u64 = 16 * 1_024;
 
+/// The most that is read of the permits of a daemon: as many as it may have, with 4 KiB each.
+const STOPPED_MAX: u64 = 64 * 1_024 * 1_024;
+
 /// A file that cannot be read goes after this time: longer than any permit lives.
 const UNREADABLE_FOR: Span = Span::from_secs(24 * 3_600);
 
 /// The permits of a store's folder.
 #[derive(Clone, Debug)]
-pub(super) struct PermitFiles {
+pub(crate) struct PermitFiles {
     folder: PathBuf,
 }
 
@@ -66,26 +70,68 @@ impl PermitFiles {
         }
     }
 
+    /// Writes the permits of a daemon that stops down, for the next one.
+    pub(crate) fn write_stopped(&self, permits: &[StoredPermit], now: Now) -> io::Result<()> {
+        if permits.is_empty() {
+            return Ok(());
+        }
+        self.create_folder()?;
+        let name = format!("{}-{}", std::process::id(), now.wall.0);
+        self.write_whole(&name, "stopped", &serde_json::to_vec(permits)?)
+    }
+
+    /// The permits of daemons that have stopped. A rename takes them: no two daemons have one permit.
+    pub(crate) fn take_stopped(&self) -> io::Result<Vec<StoredPermit>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut permits = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            let taken = path.with_extension(format!("taken-{}", std::process::id()));
+            let is_stopped = path.extension().is_some_and(|word| word == "stopped");
+            // Another daemon may have been faster.
+            if !is_stopped || fs::rename(&path, &taken).is_err() {
+                continue;
+            }
+            let mut text = Vec::new();
+            let file = fs::File::open(&taken)?;
+            file.take(STOPPED_MAX).read_to_end(&mut text)?;
+            fs::remove_file(&taken)?;
+            let stored: Vec<StoredPermit> = serde_json::from_slice(&text)?;
+            permits.extend(stored);
+        }
+        Ok(permits)
+    }
+
     /// Writes an open permit down, for the process that will settle it.
     pub(super) fn write(&self, id: &str, permit: &DetachedPermit, now: Now) -> io::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.folder)?;
+        self.create_folder()?;
         if self.sweep(now)? >= FILES_MAX {
             return Err(io::Error::other(format!(
                 "{FILES_MAX} permits are open in {}; report or release them",
                 self.folder.display()
             )));
         }
+        self.write_whole(id, "open", &serde_json::to_vec(permit)?)
+    }
+
+    fn create_folder(&self) -> io::Result<()> {
+        let mut folder = DirBuilder::new();
+        folder.recursive(true).mode(0o700).create(&self.folder)
+    }
+
+    /// A file with these bytes, or none.
+    fn write_whole(&self, id: &str, suffix: &str, bytes: &[u8]) -> io::Result<()> {
         let new = self.path(id, "new");
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&new)?;
-        let written = file.write_all(&serde_json::to_vec(permit)?);
-        let renamed = written.and_then(|()| fs::rename(&new, self.path(id, "open")));
+        let written = file.write_all(bytes);
+        let renamed = written.and_then(|()| fs::rename(&new, self.path(id, suffix)));
         if renamed.is_err() {
             drop(fs::remove_file(&new));
         }

@@ -48,6 +48,21 @@ fn keys_are_told_apart_and_budgets_are_shown_per_caller() {
     );
 }
 
+/// What a 429 has taught is shown with its rate, and before there is one.
+#[test]
+fn an_estimated_limit_is_shown_with_its_rate() {
+    let status = json!({ "estimated_limits": [
+        { "of": "odds", "rate": 4.256 }, { "of": null, "rate": null },
+    ] });
+    let mut out = Vec::new();
+    print_holds(&mut out, &status).expect("a vector");
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "  odds: estimated limit 4.26 calls a second, learned from 429s; configure `limits` if you know them\n  \
+         other paths: after a 429, calls go as the provider accepts them\n"
+    );
+}
+
 #[test]
 fn a_learned_limit_is_shown_with_value_and_time() {
     let learned = json!({ "limit": 500, "period": 60, "since": 0, "seen": 9 });

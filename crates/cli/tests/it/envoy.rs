@@ -217,6 +217,7 @@ fn envoy_asks_guards_before_it_forwards() {
     let first = envoy.get(&client);
     assert_eq!(status(&first), 204, "{first}\n{}", envoy.log());
     assert_eq!(header(&first, "x-ratelimit-remaining"), "2", "{first}");
+    assert_eq!(header(&first, "x-tollgate-decision"), "allow", "{first}");
     assert_eq!(envoy.statuses(2, &client), [204, 204]);
     let limited = envoy.get(&client);
     assert_eq!(status(&limited), 429, "{limited}");
@@ -224,6 +225,7 @@ fn envoy_asks_guards_before_it_forwards() {
     assert!((1..=6).contains(&seconds), "{limited}");
     assert_eq!(header(&limited, "x-ratelimit-limit"), "10");
     assert_eq!(header(&limited, "x-ratelimit-remaining"), "0");
+    assert_eq!(header(&limited, "x-tollgate-decision"), "reject");
     assert_eq!(header(&limited, "content-type"), "application/json");
     assert!(
         header(&limited, "ratelimit").starts_with("\"ip\";r=0"),
@@ -275,7 +277,10 @@ fn envoy_says_what_a_request_costs() {
 ";
     let domain = [("domain: guards", "domain: x")];
     let provider = Envoy::start("envoy-run-5", &daemon, entity, &domain);
-    assert_eq!(provider.statuses(3, &[]), [204, 204, 429]);
+    let first = provider.get(&[]);
+    assert_eq!(header(&first, "x-tollgate-decision"), "allow", "{first}");
+    assert_ne!(header(&first, "x-ratelimit-reset"), "", "{first}");
+    assert_eq!(provider.statuses(2, &[]), [204, 429]);
 }
 
 /// The limits of envoyproxy/ratelimit go on as guards: addresses have 2 per hour, one has 3, one has no

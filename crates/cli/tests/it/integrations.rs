@@ -314,9 +314,21 @@ fn nginx_asks_before_it_forwards() {
     for _ in 0..5 {
         let passed = get(&socket, "203.0.113.7", "/a");
         assert!(passed.starts_with("HTTP/1.1 204"), "{passed}");
+        for name in ["Limit: 10", "Remaining: ", "Reset: 1"] {
+            assert!(
+                passed.contains(&format!("\nX-RateLimit-{name}")),
+                "{passed}"
+            );
+        }
     }
     let limited = get(&socket, "203.0.113.7", "/a?health");
     assert!(limited.starts_with("HTTP/1.1 429"), "{limited}");
+    for name in ["Limit: 10", "Remaining: 0", "Reset: 1"] {
+        assert!(
+            limited.contains(&format!("\nX-RateLimit-{name}")),
+            "{limited}"
+        );
+    }
     let seconds = limited
         .lines()
         .find_map(|line| line.strip_prefix("Retry-After: "));

@@ -190,3 +190,41 @@ fn a_repeated_stop_signal_does_not_skip_the_drain() {
     assert!(response.starts_with("HTTP/1.1 404"), "{response}");
     assert_eq!(gateway.wait(), Some(0));
 }
+
+/// A permit was forgotten by a restart: the report of its 429 was a 404, and the cool-down was lost.
+#[test]
+fn a_permit_that_is_open_at_a_stop_is_reported_to_the_next_daemon() {
+    let upstream = Upstream::start();
+    let state = Folder::new("restart-permit-state");
+    let rest = "limits: [3/1d]\n";
+    let permit = |daemon: &RunningDaemon| {
+        let granted = daemon.tollgate(&["acquire", "x"]);
+        assert_eq!(granted.code, Some(0), "{granted:?}");
+        granted.out.trim().to_owned()
+    };
+    let daemon = upstream.gateway("restart-permit", &state, rest);
+    let [limited, unused, renewed] = [(); 3].map(|()| permit(&daemon));
+    end(daemon);
+
+    let daemon = upstream.gateway("restart-permit", &state, rest);
+    let body = format!("{{\"permit\": \"{renewed}\"}}");
+    let reply = daemon.post("/v1/renew", &body);
+    assert!(reply.contains("\"renewed\":true"), "{reply}");
+    let released = daemon.tollgate(&["release", &unused]);
+    assert_eq!(released.code, Some(0), "{released:?}");
+    let report = format!(
+        "{{\"permit\": \"{limited}\", \"status\": 429, \"headers\": {{\"retry-after\": 300}}}}"
+    );
+    let reply = daemon.post("/v1/report", &report);
+    assert!(reply.contains("\"class\":\"limited\""), "{reply}");
+    let response = call(&daemon, "one");
+    assert!((290..=300).contains(&retry_after(&response)), "{response}");
+    end(daemon);
+    assert_eq!(stopped_files(&state), 1, "the renewed one is still open");
+}
+
+fn stopped_files(state: &Folder) -> usize {
+    let entries = std::fs::read_dir(state.path().join("permits")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".stopped")).count()
+}

@@ -167,6 +167,22 @@ impl RunningDaemon {
     }
 }
 
+impl RunningDaemon {
+    /// A request to the admin address that changes something.
+    pub(crate) fn post(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.admin).expect("a listener");
+        let (host, length) = (&self.admin, body.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-Tollgate-Admin: 1\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).expect("a connection");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a response");
+        response
+    }
+}
+
 impl Drop for RunningDaemon {
     fn drop(&mut self) {
         self.child.kill().ok();

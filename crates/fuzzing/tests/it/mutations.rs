@@ -25,6 +25,12 @@ fn mutations_of_grpc_messages_hold() {
     mutate("grpc", tollgate_fuzzing::grpc::run);
 }
 
+#[test]
+fn mutations_of_the_parsers_hold() {
+    mutate("resp_parser", tollgate_fuzzing::resp::run_parser);
+    mutate("grpc_parser", tollgate_fuzzing::grpc::run_parser);
+}
+
 /// Runs mutated inputs until the time is over. A failing one is written to the folder for temporary files.
 #[expect(
     clippy::print_stdout,

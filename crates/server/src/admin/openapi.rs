@@ -6,6 +6,7 @@
 //!
 //! Never: describes what does not exist.
 
+use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
@@ -366,6 +367,36 @@ const OPERATIONS: &[Operation] = &[
     operation("get", "/openapi.json", "openapi", "This document"),
 ];
 
+/// What an operation reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OperationInput {
+    pub(super) has_query: bool,
+    /// The schema of its body.
+    pub(super) body: Option<&'static str>,
+}
+
+/// What the operation of this method and path reads; `None`: there is none. HEAD reads what GET does.
+pub(super) fn input_of(method: &Method, path: &str) -> Option<OperationInput> {
+    let method = match *method {
+        Method::HEAD => &Method::GET,
+        _ => method,
+    };
+    let mut all = OPERATIONS.iter();
+    let found =
+        all.find(|one| one.path == path && one.method.eq_ignore_ascii_case(method.as_str()))?;
+    Some(OperationInput {
+        has_query: !found.query.is_empty(),
+        body: found.body,
+    })
+}
+
+/// The fields of a schema.
+pub(super) fn fields_of(schema: &str) -> Vec<String> {
+    let fields = &all_schemas()[schema]["properties"];
+    let fields = fields.as_object().into_iter().flatten();
+    fields.map(|(name, _)| name.clone()).collect()
+}
+
 /// `GET /openapi.json`.
 pub(super) async fn serve() -> Response {
     json(&document())
@@ -446,10 +477,12 @@ fn replies(one: &Operation) -> Value {
     }
     let error = content("Error");
     let mistake = "a mistake of the caller, with its remedy";
+    let too_large = "the head has more than 32 KiB or 100 headers";
     let unable = "not now: the daemon shuts down, or its store or disk does not work";
     let mut replies = json!({
         one.status: done,
         "4XX": { "description": mistake, "content": error },
+        "431": { "description": too_large, "content": error },
         "503": { "description": unable, "content": error },
     });
     for (status, meaning, schema) in one.also {

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use super::access::{self, AccessPolicy};
 use super::live::LiveEvents;
 use super::{cache, charts, commands, decisions, live, metrics, openapi, page, providers, session};
-use super::{sources, tasks};
+use super::{sources, tasks, unread_input};
 use crate::api::{ApiError, json};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
@@ -51,7 +51,8 @@ pub(super) fn router(
     let policy = Arc::new(policy);
     let timed = timed_routes().into_iter().chain(page_routes());
     let timed = timed.fold(Router::new(), |router, (path, methods)| {
-        router.route(path, methods)
+        let strict = move |request: Request, next: Next| unread_input::reject(path, request, next);
+        router.route(path, methods.layer(middleware::from_fn(strict)))
     });
     let timed = timed.layer(middleware::from_fn(with_timeout));
     let waiting = waiting_routes().into_iter();

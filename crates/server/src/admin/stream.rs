@@ -2,9 +2,9 @@
 //!
 //! Promises: a response counts as running until its last byte has left for the client. A client that
 //! does not read its response for some seconds loses its connection, so that it cannot keep its
-//! place.
+//! place. A request that the parser rejects gets JSON like every other mistake.
 //!
-//! Never: changes a byte.
+//! Never: changes a byte of anything else.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::HEAD_MAX;
 use super::progress::{AdminProgress, RunningRequest};
+use crate::gateway::parse_error;
 
 /// How long a write may make no progress. Responses are small and clients near; one that does not
 /// read for so long has stopped.
@@ -28,6 +30,9 @@ pub(super) struct AdminStream<S> {
     stream: S,
     progress: Arc<AdminProgress>,
     write_timer: Option<Pin<Box<Sleep>>>,
+    /// The JSON that replaces a response of the parser, and how much of it is written.
+    rejection: Vec<u8>,
+    rejection_written: usize,
 }
 
 impl<S> AdminStream<S> {
@@ -36,7 +41,19 @@ impl<S> AdminStream<S> {
             stream,
             progress,
             write_timer: None,
+            rejection: Vec::new(),
+            rejection_written: 0,
         }
+    }
+
+    /// Holds JSON instead of these bytes, if they are a response of the parser itself. No route responds
+    /// without a body and without a type.
+    fn replaces(&mut self, bytes: &[u8]) -> bool {
+        let status = parse_error::parser_status(bytes);
+        if let Some(status) = status {
+            self.rejection = parse_error::response(status, HEAD_MAX);
+        }
+        status.is_some()
     }
 
     /// Applies the timeout to a write.
@@ -58,6 +75,20 @@ impl<S> AdminStream<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> AdminStream<S> {
+    /// Writes what replaces a response of the parser.
+    fn poll_rejection(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest @ [_, ..]) = self.rejection.get(self.rejection_written..) {
+            let written = Pin::new(&mut self.stream).poll_write(cx, rest);
+            match ready!(self.timed(cx, written))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.rejection_written += written,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for AdminStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -75,6 +106,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AdminStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.replaces(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
         this.timed(cx, written)
     }
@@ -85,6 +119,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AdminStream<S> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if let [one] = pieces
+            && this.replaces(one)
+        {
+            return Poll::Ready(Ok(one.len()));
+        }
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, pieces);
         this.timed(cx, written)
     }
@@ -97,13 +136,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AdminStream<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let ended = this.progress.ended();
+        ready!(this.poll_rejection(cx))?;
         ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
         this.progress.on_written(ended);
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        ready!(this.poll_rejection(cx))?;
+        Pin::new(&mut this.stream).poll_shutdown(cx)
     }
 }
 
@@ -196,6 +238,36 @@ mod tests {
         assert!(end.is_err(), "the connection stays open");
         assert!(rest.len() > LENGTH / 2 && rest.ends_with(b"xxx"));
         assert!(table.open().is_some(), "it is idle now");
+    }
+
+    /// hyper responds to a head above its bound with a bare status: no JSON, and no word about the bound.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_the_parser_rejects_gets_json() {
+        let long = format!("GET /?{} HTTP/1.1\r\n\r\n", "x".repeat(60_000));
+        for (request, status) in [(long.as_str(), 431), ("GET / HTTP/1.1\r\na b\r\n\r\n", 400)] {
+            let table = ConnectionTable::new(1);
+            let router = axum::Router::new().route("/", get(|| async { "x" }));
+            let (mut client, server) = tokio::io::duplex(100_000);
+            let (_sender, never) = watch::channel(false);
+            let shutdown = ShutdownSignal::new(never.clone(), never);
+            tokio::spawn(serve_connection(
+                server,
+                router,
+                table.open().unwrap(),
+                shutdown,
+            ));
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut response = String::new();
+            client.read_to_string(&mut response).await.unwrap();
+            let (head, body) = response.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+            let length = format!("content-length: {}", body.len());
+            assert!(head.contains(&length), "{head}");
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body["error"], "BadRequest");
+            let hint = body["hint"].as_str().unwrap();
+            assert!(status != 431 || hint.contains("32 KiB"), "{hint}");
+        }
     }
 
     /// Clients that do not read would keep everybody else from the admin address.

@@ -56,6 +56,7 @@ pub(super) async fn serve(
 ) -> Result<Response, ApiError> {
     // Those of an ask, or `asks`.
     let known = [ASK_FIELDS, &["wait", "timeout", "asks"]].concat();
+    RequestFields::no_query(call.uri, &known)?;
     let object = timeout(BODY_TIMEOUT, read_object(body, EXAMPLE)).await;
     let object = object.unwrap_or_else(|_| Err(body_too_slow()))?;
     let fields = RequestFields::new(object, &known)?;

@@ -25,7 +25,7 @@ pub(crate) const NAME_MAX: usize = 256;
 /// The longest URL, as in a request head.
 pub(crate) const URL_MAX: usize = 8 * 1_024;
 
-const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200 or {\"tokens\": 1200}; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes";
+const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200 or {\"tokens\": 1200}; units are";
 
 /// The fields of a request.
 #[derive(Debug)]
@@ -58,6 +58,18 @@ impl RequestFields {
             }
         }
         RequestFields::new(fields, known)
+    }
+
+    /// For a request whose query is not read: it has none. `in_body`: the fields of its body.
+    pub(crate) fn no_query(uri: &Uri, in_body: &[&str]) -> Result<(), ApiError> {
+        let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
+        let Ok(Query(pairs)) = pairs else {
+            return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));
+        };
+        match pairs.first() {
+            Some((name, _)) => Err(unread_parameter(name, in_body)),
+            None => Ok(()),
+        }
     }
 
     /// Whether the field is there; `null` counts as absent.
@@ -182,15 +194,16 @@ impl RequestFields {
                 .and_then(call_words::distinct),
             Value::Null | Value::Bool(_) | Value::Array(_) => Err(CostsError::Invalid),
         };
+        let hint = || format!("{COST_HINT} {}", call_words::UNITS);
         costs.map_err(|error| match error {
             CostsError::Invalid => match unknown_unit(value) {
                 Some(unit) => {
                     let message = format!("`cost` has the unit `{unit}`, which does not exist");
-                    ApiError::bad_request(&message, COST_HINT)
+                    ApiError::bad_request(&message, &hint())
                 }
-                None => ApiError::bad_request("`cost` is not a cost", COST_HINT),
+                None => ApiError::bad_request("`cost` is not a cost", &hint()),
             },
-            CostsError::Repeated => ApiError::bad_request("`cost` names a unit twice", COST_HINT),
+            CostsError::Repeated => ApiError::bad_request("`cost` names a unit twice", &hint()),
         })
     }
 
@@ -226,10 +239,7 @@ impl RequestFields {
 fn unknown_unit(cost: &Value) -> Option<String> {
     match cost {
         Value::Object(units) => call_words::unknown_unit(units.keys().map(String::as_str)),
-        Value::String(text) => {
-            let named = text.split(',').filter_map(|part| part.split_once('='));
-            call_words::unknown_unit(named.map(|(unit, _)| unit.trim()))
-        }
+        Value::String(text) => call_words::unknown_unit_in(text),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
     }
 }
@@ -266,12 +276,28 @@ pub(crate) fn wrong(name: &str, expected: &str) -> ApiError {
     ApiError::bad_request(&message, &format!("send {expected} as `{name}`"))
 }
 
+/// A parameter where the query is not read.
+fn unread_parameter(name: &str, in_body: &[&str]) -> ApiError {
+    let message = format!(
+        "`{}` is not a parameter: this request has none",
+        shown(name)
+    );
+    let hint = match problem::nearest(name, in_body) {
+        Some(near) => format!("send `{near}` as a field of the JSON body"),
+        None if in_body.is_empty() => "leave the query out".to_owned(),
+        None => format!("the fields of the JSON body are {}", in_body.join(", ")),
+    };
+    ApiError::bad_request(&message, &hint)
+}
+
+/// The name that was sent, safe in a reply.
+fn shown(name: &str) -> String {
+    let shown = name.chars().take(64).filter(|one| !one.is_control());
+    shown.collect()
+}
+
 fn unknown_field(name: &str, known: &[&str]) -> ApiError {
-    let shown: String = name
-        .chars()
-        .take(64)
-        .filter(|one| !one.is_control())
-        .collect();
+    let shown = shown(name);
     let message = format!("`{shown}` is not a field of this request");
     let hint = match problem::nearest(name, known) {
         Some(near) => format!("did you mean `{near}`?"),

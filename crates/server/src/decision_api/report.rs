@@ -27,13 +27,14 @@ pub(super) async fn report(
     call: &DecisionCall<'_>,
     body: Body,
 ) -> Result<Response, ApiError> {
+    RequestFields::no_query(call.uri, &REPORT)?;
     let example = "{\"permit\": \"…\", \"status\": 200}";
     let fields = RequestFields::new(read_object(body, example).await?, &REPORT)?;
-    fields.span("latency")?; // the time of the report says when the response arrived
     let request = ReportRequest {
         permit: permit(&fields)?,
         outcome: outcome(&fields)?,
         costs: fields.real_costs()?,
+        latency: fields.span("latency")?,
     };
     let reply = decisions.report(&request, call.asker.caller_name())?;
     let body = json!({
@@ -50,6 +51,7 @@ pub(super) async fn release(
     call: &DecisionCall<'_>,
     body: Body,
 ) -> Result<Response, ApiError> {
+    RequestFields::no_query(call.uri, &["permit"])?;
     let object = read_object(body, "{\"permit\": \"…\"}").await?;
     let fields = RequestFields::new(object, &["permit"])?;
     decisions.release(&permit(&fields)?, call.asker.caller_name())?;
@@ -62,6 +64,7 @@ pub(super) async fn renew(
     call: &DecisionCall<'_>,
     body: Body,
 ) -> Result<Response, ApiError> {
+    RequestFields::no_query(call.uri, &["permit"])?;
     let object = read_object(body, "{\"permit\": \"…\"}").await?;
     let fields = RequestFields::new(object, &["permit"])?;
     let use_within = decisions.renew(&permit(&fields)?, call.asker.caller_name())?;

@@ -69,7 +69,7 @@ impl DecisionError {
                 );
             }
             DecisionError::UnknownPermit => {
-                "report or release a permit within use_within and the provider's timeout, with the `permit` of its acquire"
+                "report or release a permit within use_within and the provider's timeout, with the `permit` of its acquire; one that was open when a daemon was killed counts as sent"
             }
             DecisionError::AlreadyReleased => "acquire another permit before the next call",
             DecisionError::AlreadyReported => "release a permit before its call is made",

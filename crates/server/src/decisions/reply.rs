@@ -39,6 +39,8 @@ pub struct Acquired {
     pub limit: Option<LimitSummary>,
     /// What remains of it.
     pub remaining: Option<u64>,
+    /// Of a grant: all of that limit is available again after this long at the latest.
+    pub reset_in: Option<Span>,
     /// Why not, in the words of every rejection.
     pub reason: Option<&'static str>,
     /// Why not, as a sentence.
@@ -117,6 +119,7 @@ impl Acquired {
             waited: permit.waited,
             was_queued: permit.was_queued,
             remaining: tightest.and_then(|rate| Some(rate.state?.remaining)),
+            reset_in: tightest.and_then(|rate| rate.state?.reset_after),
             limit: tightest
                 .as_ref()
                 .map(|rate: &Rate<'_>| LimitSummary::of_rate(rate)),

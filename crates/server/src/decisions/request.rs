@@ -78,6 +78,8 @@ pub struct ReportRequest {
     pub outcome: ReportedOutcome,
     /// The real costs by unit, where they were estimated.
     pub costs: Vec<(String, u64)>,
+    /// How long the response took; `None` = since the grant.
+    pub latency: Option<Span>,
 }
 
 impl ReportRequest {
@@ -92,6 +94,7 @@ impl ReportRequest {
                 body: Vec::new(),
             },
             costs: Vec::new(),
+            latency: None,
         }
     }
 }

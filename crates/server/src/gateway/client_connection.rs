@@ -34,7 +34,7 @@ use crate::accept_loop::ShutdownSignal;
 
 /// The largest request head: enough for long queries and cookies, as in other proxies. The parser
 /// itself allows at most 100 headers.
-const HEAD_MAX: usize = 64 * 1024;
+pub(super) const HEAD_MAX: usize = 64 * 1024;
 
 /// How long a connection without any request stays open after the shutdown signal: its client is
 /// probably about to send one.

@@ -260,6 +260,17 @@ mod tests {
         assert!(cap.counts.lock().by_client.is_empty());
     }
 
+    /// A host that may open many files has many connections of the admin address, one with few keeps some.
+    #[test]
+    fn the_admin_address_scales_with_descriptors() {
+        assert_eq!(admin_part(0), ADMIN_MIN);
+        assert_eq!(admin_part(u64::MAX), ADMIN_MAX);
+        let middle = (ADMIN_MIN + 1) * ADMIN_PART;
+        assert_eq!(admin_part(middle), ADMIN_MIN + 1);
+        assert_eq!(admin_part(2 * middle), 2 * (ADMIN_MIN + 1));
+        assert!(2 * (ADMIN_MIN + 1) < ADMIN_MAX, "not the cap");
+    }
+
     /// R-C10: callers never take the last descriptors.
     #[test]
     fn descriptors_are_reserved_for_upstreams_and_the_store() {

@@ -10,29 +10,27 @@ use http::StatusCode;
 /// The longest head that the parser itself writes has some 110 bytes.
 const PARSER_HEAD_MAX: usize = 256;
 
-/// The status of a response that is only the parser's own head. Responses of the gateway differ:
-/// they have `x-tollgate-` headers.
-pub(super) fn parser_status(bytes: &[u8]) -> Option<u16> {
+/// The status of a response that is only the parser's own head. Other responses differ: those of the
+/// gateway have `x-tollgate-` headers, those of the API have a type.
+pub(crate) fn parser_status(bytes: &[u8]) -> Option<u16> {
     let is_head = bytes.len() <= PARSER_HEAD_MAX && bytes.ends_with(b"\r\n\r\n");
     let rest = bytes.strip_prefix(b"HTTP/1.").filter(|_| is_head)?;
     let text = str::from_utf8(rest).ok()?.to_ascii_lowercase();
     let status = text.get(2..5)?.parse().ok()?;
     let is_empty = text.contains("content-length: 0\r\n");
-    let is_ours = text.contains("x-tollgate-");
+    let is_ours = text.contains("x-tollgate-") || text.contains("content-type:");
     ((400..500).contains(&status) && is_empty && !is_ours).then_some(status)
 }
 
-/// The JSON response with this status. It closes the connection.
-pub(super) fn response(status: u16) -> Vec<u8> {
+/// The JSON response with this status, where a head may have so many bytes. It closes the connection.
+pub(crate) fn response(status: u16, head_max: usize) -> Vec<u8> {
+    let too_large = format!("send at most {} KiB and 100 headers", head_max / 1_024);
     let (message, hint) = match status {
         408 => (
             "The request head did not arrive in time",
             "send the whole head at once",
         ),
-        414 | 431 => (
-            "The request head is too large",
-            "send at most 64 KiB and 100 headers",
-        ),
+        414 | 431 => ("The request head is too large", too_large.as_str()),
         _ => (
             "The request is not valid HTTP",
             "check the URL and the headers; TLS and HTTP/2 are not supported on this address",
@@ -76,7 +74,7 @@ mod tests {
     #[test]
     fn the_response_is_json_with_a_correct_content_length() {
         for status in [400, 408, 414, 431] {
-            let text = String::from_utf8(response(status)).unwrap();
+            let text = String::from_utf8(response(status, 64 * 1_024)).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("content-length: {}", body.len())));
             assert!(head.contains("\r\nx-tollgate-id: "), "{head}");

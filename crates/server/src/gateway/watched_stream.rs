@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 
+use super::client_connection::HEAD_MAX;
 use super::framing::Framing;
 use super::hang_up::SocketHandle;
 use super::hit_fast_path::{HitBody, HitFastPath};
@@ -285,7 +286,7 @@ impl<S> WatchedStream<S> {
         if let Some(status) = parse_error::parser_status(&self.pending_head)
             .filter(|_| unread && self.pending_written == 0)
         {
-            self.pending_head = parse_error::response(status);
+            self.pending_head = parse_error::response(status, HEAD_MAX);
         }
     }
 
@@ -345,7 +346,8 @@ impl<S: SendFile> WatchedStream<S> {
         if self.framing.is_in_head()
             && self.framing.heads() > self.progress.begun.load(Ordering::Acquire)
         {
-            let _sent = Pin::new(&mut self.stream).poll_write(cx, &parse_error::response(408));
+            let _sent =
+                Pin::new(&mut self.stream).poll_write(cx, &parse_error::response(408, HEAD_MAX));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tollgate_ledger::{Clock, Ledger};
 
-use super::messages::health_service;
+use super::messages::{RateLimitRequest, health_service};
 use super::rate_limit::should_rate_limit;
 use crate::decision_api::Asker;
 use crate::test_config;
@@ -48,6 +48,13 @@ pub async fn replies<'a>(
         }));
     }
     replies
+}
+
+/// A request as it is read, or the sentence of its error.
+pub fn read_request(message: &[u8]) -> Result<String, String> {
+    let request = RateLimitRequest::read(message);
+    let request = request.map(|request| format!("{request:?}"));
+    request.map_err(|error| format!("{error:?}"))
 }
 
 /// The service that a health check names, if the message is one.

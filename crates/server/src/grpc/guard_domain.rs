@@ -50,6 +50,7 @@ pub(super) async fn decide(
         &Rates::default(),
         guards.wall(),
     );
+    reply.set_decision();
     if let Some(denied) = &verdict.denied {
         if let Some(wait) = denied.retry_in {
             rejection::add_retry_after(&mut reply.headers, wait);

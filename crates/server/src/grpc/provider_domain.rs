@@ -9,6 +9,7 @@ use serde_json::json;
 use tollgate::path::Target;
 use tollgate_config::Secret;
 use tollgate_core::ask::Priority;
+use tollgate_core::time::Wall;
 
 use super::messages::{CurrentLimit, DescriptorStatus, RateLimitReply, RateLimitRequest};
 use super::status::{GrpcCode, GrpcStatus};
@@ -55,7 +56,7 @@ pub(super) async fn decide(
             provider: Some(capacity.provider),
             ..Acquired::default()
         };
-        return Ok(reply(&acquired));
+        return Ok(reply(&acquired, decisions.now().wall));
     }
     if calls > 1 {
         let cost = call_words::cost("calls", calls);
@@ -66,7 +67,8 @@ pub(super) async fn decide(
         wait: false,
         timeout: None,
     };
-    Ok(reply(&decisions.acquire(asked).await?))
+    let acquired = decisions.acquire(asked).await?;
+    Ok(reply(&acquired, decisions.now().wall))
 }
 
 fn wrong(entry: &str, form: &str) -> GrpcStatus {
@@ -140,8 +142,12 @@ fn caller(
     }
 }
 
-fn reply(acquired: &Acquired) -> RateLimitReply {
+fn reply(acquired: &Acquired, wall: Wall) -> RateLimitReply {
     let limit = acquired.limit.as_ref();
+    let reset_in = match acquired.is_granted {
+        true => acquired.reset_in,
+        false => acquired.retry_in,
+    };
     let mut reply = RateLimitReply {
         is_over_limit: !acquired.is_granted,
         ..RateLimitReply::default()
@@ -150,13 +156,20 @@ fn reply(acquired: &Acquired) -> RateLimitReply {
         is_over_limit: !acquired.is_granted,
         limit: limit.and_then(current),
         remaining: acquired.remaining.unwrap_or(0),
-        reset_in: acquired.retry_in.filter(|_| !acquired.is_granted),
+        reset_in,
     });
+    reply.set_decision();
     if let Some(limit) = limit
         && let Some(most) = limit.limit
     {
         let limit = (&*limit.name, most, limit.period);
-        rate_headers::add_limit(&mut reply.headers, limit, acquired.remaining);
+        rate_headers::add_limit(
+            &mut reply.headers,
+            limit,
+            acquired.remaining,
+            reset_in,
+            wall,
+        );
     }
     if acquired.is_granted {
         return reply;

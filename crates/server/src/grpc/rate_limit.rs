@@ -44,6 +44,17 @@ pub(super) async fn should_rate_limit(
 }
 
 impl RateLimitReply {
+    /// What was decided, in the header that every other response of Tollgate has.
+    pub(super) fn set_decision(&mut self) {
+        let word = if self.is_over_limit {
+            "reject"
+        } else {
+            "allow"
+        };
+        let word = http::HeaderValue::from_static(word);
+        self.headers.insert("x-tollgate-decision", word);
+    }
+
     /// The body that the caller of Envoy gets with a rejection.
     pub(super) fn set_body(&mut self, body: &Value) {
         let json = http::HeaderValue::from_static("application/json");

@@ -1,6 +1,11 @@
 //! Connections without a socket, in paused time: silence, cuts, and clients that do not read.
 
-use tokio::io::{AsyncReadExt, DuplexStream};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::task::JoinHandle;
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};
@@ -137,5 +142,73 @@ async fn a_batch_with_large_replies_is_written_in_parts() {
         .count();
     assert_eq!(count, 2_000);
     assert!(replies.ends_with(b"+OK\r\n"));
+    task.await.unwrap();
+}
+
+/// A stream that counts the writes.
+struct CountedWrites {
+    stream: DuplexStream,
+    writes: Arc<AtomicUsize>,
+}
+
+impl ClientStream for CountedWrites {
+    fn hung_up(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+}
+
+impl AsyncRead for CountedWrites {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for CountedWrites {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// All that is buffered is decided, then written at once: a write is a packet and a system call.
+#[tokio::test(start_paused = true)]
+async fn a_pipeline_is_one_write() {
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    let (mut client, stream) = tokio::io::duplex(1 << 20);
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = CountedWrites {
+        stream,
+        writes: writes.clone(),
+    };
+    let task = tokio::spawn(fuzzing::serving(ledger, None, counted));
+    let throttle = b"CL.THROTTLE k 15 30 60\r\n";
+    for batch in 1..=3 {
+        client.write_all(&throttle.repeat(100)).await.unwrap();
+        // Each reply is an array of five integers.
+        let mut lines = 0;
+        while lines < 600 {
+            let mut some = [0; 4_096];
+            let read = client.read(&mut some).await.unwrap();
+            lines += some[..read].iter().filter(|byte| **byte == b'\n').count();
+        }
+        assert_eq!(writes.load(Ordering::Relaxed), batch);
+    }
+    drop(client);
     task.await.unwrap();
 }

@@ -58,6 +58,19 @@ pub(super) fn connection(
     token: Option<&str>,
     capacity: usize,
 ) -> (DuplexStream, impl Future<Output = ()> + Send + 'static) {
+    let (client, server) = duplex(capacity);
+    (client, serving(ledger, token, server))
+}
+
+/// The serving of a connection.
+pub(super) fn serving<S>(
+    ledger: Ledger,
+    token: Option<&str>,
+    server: S,
+) -> impl Future<Output = ()> + Send + use<S>
+where
+    S: ClientStream + Send + 'static,
+{
     let cap = Arc::new(ConnectionCap::new(1, 1, false));
     let slot = cap.try_acquire([127, 0, 0, 1].into());
     let context = context(ledger, token);
@@ -67,14 +80,12 @@ pub(super) fn connection(
         open.expect("the first connection has a place"),
     );
     let session = Session::new(context, 1, None);
-    let (client, server) = duplex(capacity);
     let (shutdown, over) = (watch::Sender::new(false), watch::Sender::new(false));
     let signal = ShutdownSignal::new(shutdown.subscribe(), over.subscribe());
-    let serving = async move {
+    async move {
         serve(server, session, place, signal).await;
         drop((shutdown, over));
-    };
-    (client, serving)
+    }
 }
 
 fn context(ledger: Ledger, token: Option<&str>) -> Arc<RespContext> {

@@ -178,6 +178,7 @@ fn report_request(command: &Command<'_>) -> Result<ReportRequest, String> {
     let mut words = Words::new(*command);
     let permit = words.name("the permit")?;
     let (mut status, mut fault, mut costs) = (None, None, Vec::new());
+    let mut latency = None;
     let (mut headers, mut body) = (HeaderMap::new(), None);
     while let Some(name) = words.option(REPORT, &["HEADER"])? {
         match name {
@@ -186,8 +187,7 @@ fn report_request(command: &Command<'_>) -> Result<ReportRequest, String> {
             "HEADER" => read_header(&mut words, &mut headers)?,
             "BODY" => body = Some(words.value(name)?.to_vec()),
             "COST" => costs = words.costs(true)?,
-            // The time of the report says when the response arrived.
-            _ => drop(words.milliseconds(name)?),
+            _ => latency = Some(words.milliseconds(name)?),
         }
     }
     let outcome = match (status, fault) {
@@ -211,6 +211,7 @@ fn report_request(command: &Command<'_>) -> Result<ReportRequest, String> {
         permit,
         outcome,
         costs,
+        latency,
     })
 }
 

@@ -148,7 +148,13 @@ impl<'a> Words<'a> {
             call_words::costs(text)
         };
         costs.map_err(|error| match error {
-            CostsError::Invalid => "ERR COST is not a cost; send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200,points=3".to_owned(),
+            CostsError::Invalid => match call_words::unknown_unit_in(text) {
+                Some(unit) => format!(
+                    "ERR COST has the unit `{unit}`, which does not exist; units are {}",
+                    call_words::UNITS
+                ),
+                None => "ERR COST is not a cost; send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200,points=3".to_owned(),
+            },
             CostsError::Repeated => "ERR COST names a unit twice; send each once".to_owned(),
         })
     }

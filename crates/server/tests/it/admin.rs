@@ -164,6 +164,10 @@ async fn an_invalid_request_is_rejected_in_json() {
         ("POST", "/v1/providers/x/cache-only?for=soon", "", 400),
         ("POST", "/v1/providers/x/offline?entity=odds", "", 400),
         ("POST", "/v1/providers/y/resume", "", 404),
+        ("GET", "/v1/tasks?foo=1", "", 400),
+        ("POST", "/v1/reload?force=1", "", 400),
+        ("POST", "/v1/reload", "{\"a\":", 400),
+        ("POST", "/v1/reload", "{\"a\": 1}", 400),
     ];
     for (method, path, body, expected) in table {
         let response = daemon.request(method, path, body).await;
@@ -429,4 +433,72 @@ async fn the_admin_address_responds_despite_many_idle_connections() {
     let soon = std::time::Duration::from_secs(5);
     let health = tokio::time::timeout(soon, daemon.request("GET", "/health", "")).await;
     assert_eq!(health.expect("at once").status, 200);
+}
+
+/// `POST /v1/acquire?wait=false` waited: nobody read the query. Every route rejects what it does not read, with the
+/// nearest name; probes may send anything.
+#[tokio::test]
+async fn input_that_a_route_does_not_read_is_rejected() {
+    let daemon = start("admin-unread.yaml", None).await;
+    for (method, path, body, hint) in [
+        (
+            "POST",
+            "/v1/acquire?wait=false",
+            "{}",
+            "send `wait` as a field",
+        ),
+        (
+            "POST",
+            "/v1/report?stats=200",
+            "{}",
+            "send `status` as a field",
+        ),
+        (
+            "POST",
+            "/v1/release?permit=a",
+            "{}",
+            "send `permit` as a field",
+        ),
+        (
+            "POST",
+            "/v1/renew?permit=a",
+            "{}",
+            "send `permit` as a field",
+        ),
+        (
+            "POST",
+            "/v1/tasks/can-submit?queu=a",
+            "{}",
+            "send `queue` as a field",
+        ),
+        (
+            "POST",
+            "/v1/limiting?mode=off",
+            "{}",
+            "send `mode` as a field",
+        ),
+        ("GET", "/v1/guards?class=ip", "", "leave the query out"),
+        ("DELETE", "/v1/tasks/a?now=1", "", "leave the query out"),
+        (
+            "GET",
+            "/v1/capacity?provder=x",
+            "",
+            "did you mean `provider`",
+        ),
+        (
+            "POST",
+            "/v1/providers/x/pause",
+            "{\"for\": \"1m\"}",
+            "send none",
+        ),
+    ] {
+        let response = daemon.request(method, path, body).await;
+        assert_eq!(response.status, 400, "{method} {path}: {response:?}");
+        let shown = response.json()["hint"].as_str().unwrap().to_owned();
+        assert!(shown.contains(hint), "{method} {path}: {shown}");
+    }
+    for path in ["/health?t=1", "/ready?t=1", "/v1/tasks?", "/v1/tasks"] {
+        assert_eq!(daemon.request("GET", path, "").await.status, 200, "{path}");
+    }
+    assert_eq!(daemon.request("POST", "/v1/reload", "{}").await.status, 200);
 }

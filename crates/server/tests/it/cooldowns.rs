@@ -9,6 +9,7 @@ use tollgate_sim::http::{Settings, SimProvider};
 
 use crate::cache::NO_RETRY;
 use crate::client::{get, get_with, wait_until, within_timeout};
+use crate::test_daemon::{TestDaemon, from_file, write_file};
 use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
@@ -332,20 +333,22 @@ async fn s5_calls_to_a_provider_with_an_unknown_limit_follow_what_it_accepts_ove
     let settings = Settings::with_rules("bucket 10/1s burst 10").unwrap();
     let provider = SimProvider::start(settings).await.unwrap();
     let rest = "queue: {timeout: 60s}";
-    let gateway = TestGateway::start(&[file(provider.address(), rest)]).await;
+    write_file("estimated.yaml", &file(provider.address(), rest));
+    let daemon = TestDaemon::start(from_file("estimated.yaml")).await;
+    let gateway = daemon.gateway;
     let calls: Vec<_> = (0..60)
-        .map(|number| {
-            tokio::spawn(async move { get(gateway.address, &format!("/x/{number}")).await })
-        })
+        .map(|number| tokio::spawn(async move { get(gateway, &format!("/x/{number}")).await }))
         .collect();
     for call in calls {
         assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let active = gateway.registry.named("x").unwrap();
-    assert_eq!(
-        active.parts_and_429s(&[]).await.1.limits.len(),
-        1,
-        "it is shown"
+    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
+    let [estimated] = &status["estimated_limits"].as_array().expect("a list")[..] else {
+        panic!("it is not shown: {status}");
+    };
+    assert!(
+        estimated["rate"].as_f64().is_some_and(|rate| rate > 0.0),
+        "{estimated}"
     );
     let report = provider.stop().await;
     // The first 429 comes when up to 32 calls are on their way; after it they are few.

@@ -449,3 +449,51 @@ async fn every_denial_names_what_said_no_and_until_when() {
     let text = denied(Some("odds")).await;
     assert!(text.contains("cools down for another 1 min 30 s"), "{text}");
 }
+
+/// A call took what its holder says, not what lay between the grant and the report.
+#[tokio::test]
+async fn the_latency_of_a_report_is_what_the_call_took() {
+    let (daemon, clock) = frozen("decide-latency.yaml", "limits: [9/1h]").await;
+    for latency in [json!(0.25), json!(null)] {
+        let permit = permit(&acquire(&daemon, &json!({"provider": "x"})).await);
+        clock.pass(Span::from_secs(2));
+        let report = json!({"permit": permit, "status": 200, "latency": latency});
+        assert_eq!(post(&daemon, "/v1/report", &report).await.status, 200);
+    }
+    let active = daemon.daemon.registry().named("x").unwrap();
+    let (sum, count) = {
+        let latency = active.metrics().latency();
+        (latency.sum, latency.count())
+    };
+    assert_eq!(
+        (sum, count),
+        (2_250_000, 2),
+        "250 ms, and 2 s since the grant"
+    );
+}
+
+/// C3: a permit for longer work than `use_within` is renewed while it is held.
+#[tokio::test]
+async fn a_renewed_permit_is_held_as_long_as_a_new_one() {
+    let rest = "limits: [1/1h]\ntimeout: {first_byte: 5s}";
+    let (daemon, clock) = frozen("decide-renew.yaml", rest).await;
+    let permit = permit(&acquire(&daemon, &json!({"provider": "x"})).await);
+    let body = json!({"permit": permit});
+    clock.pass(Span::from_secs(25));
+    let renewed = post(&daemon, "/v1/renew", &body).await;
+    assert_eq!(renewed.status, 200, "{renewed:?}");
+    assert_eq!(renewed.json(), json!({"renewed": true, "use_within": 30.0}));
+    clock.pass(Span::from_secs(25));
+    let released = post(&daemon, "/v1/release", &body).await;
+    assert_eq!(released.status, 200, "{released:?}");
+    let next = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
+    assert_eq!(next.status, 200, "it was given back: {next:?}");
+    // Without it, the permit is over: 30 s to use it, 5 s for the response.
+    let other = json!({"permit": next.json()["permit"]});
+    clock.pass(Span::from_secs(36));
+    let late = post(&daemon, "/v1/renew", &other).await;
+    assert_eq!(
+        (late.status, &late.json()["error"]),
+        (404, &"UnknownPermit".into())
+    );
+}

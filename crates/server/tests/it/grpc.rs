@@ -107,6 +107,7 @@ async fn guards_decide_what_envoy_asks() {
     assert_eq!(first.header("x-ratelimit-remaining"), "1");
     assert_eq!(first.header("ratelimit"), "\"ip\";r=1;t=6");
     assert_eq!(first.header("ratelimit-policy"), "\"ip\";q=10;w=60");
+    assert_eq!(first.header("x-tollgate-decision"), "allow");
     assert!(first.raw_body.is_empty());
     service.clock.pass(Span(1_000_001));
     assert_eq!(service.ask(&ip).await.overall_code, OK);
@@ -268,11 +269,14 @@ async fn a_provider_gives_permits() {
         let status = &response.statuses[0];
         assert_eq!(status.limit_remaining, remaining);
         assert_eq!(status.current_limit.as_ref().unwrap().name, "2/10s");
+        assert_eq!(response.header("x-tollgate-decision"), "allow");
+        response.assert_reset();
     }
     for asked in [call(), peek] {
         let denied = client.ask(&asked).await.unwrap();
         assert_eq!(denied.overall_code, OVER_LIMIT);
         assert_eq!(denied.statuses[0].code, OVER_LIMIT);
+        assert_eq!(denied.header("x-tollgate-decision"), "reject");
         let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
         assert_eq!(
             (&body["provider"], &body["limit"]),

@@ -230,6 +230,17 @@ pub(crate) fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> Ra
 }
 
 impl RateLimitResponse {
+    /// A grant had no reset: a caller that paces itself did not know until when.
+    pub(crate) fn assert_reset(&self) {
+        let reset = self.statuses[0].duration_until_reset.as_ref();
+        let reset = reset.expect("a reset");
+        assert!((10..=60).contains(&reset.seconds), "{reset:?}");
+        // The wall clock of a frozen ledger.
+        let at = 1_772_323_200 + reset.seconds + i64::from(reset.nanos > 0);
+        assert_eq!(self.header("x-ratelimit-reset"), at.to_string());
+        assert!(self.header("ratelimit").contains(";t="), "{self:?}");
+    }
+
     pub(crate) fn header(&self, name: &str) -> &str {
         let mut headers = self.response_headers_to_add.iter();
         let found = headers.find(|header| header.key == name);

@@ -115,6 +115,10 @@ async fn wrong_requests_are_errors_and_count_nothing() {
         ("CLIENT KILL ID 1", "unknown subcommand"),
         ("HELLO 4", "NOPROTO"),
         ("HELLO 3 NAME x", "Syntax error"),
+        (
+            "TG.ACQUIRE x COST apples=3",
+            "the unit `apples`, which does not exist; units are calls, requests, tokens",
+        ),
         ("ECHO", "wrong number of arguments for 'echo'"),
     ] {
         let reply = client.say(words).await;

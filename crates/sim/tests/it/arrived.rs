@@ -150,7 +150,7 @@ fn w9_slow_responses_do_not_cost_quota() {
             30,
             95,
         ),
-        (Rule::bucket(2, SECOND, 10), "bucket 2/1s burst 10", 15, 97),
+        (Rule::bucket(2, SECOND, 10), "bucket 2/1s burst 10", 30, 97),
     ];
     for (rule, spec, secs, least) in rows {
         let rule = rule.expect("sane");

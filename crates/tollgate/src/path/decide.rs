@@ -50,6 +50,8 @@ pub struct AcquiredPermit {
     /// From the head to the end, unless it is settled before.
     permit: Option<Permit>,
     is_sent: bool,
+    /// How long its response took, if whoever received it says so.
+    pub(super) took: Option<Span>,
     history: PermitHistory,
     end: ExternalCall,
 }
@@ -211,6 +213,7 @@ impl AcquiredPermit {
             grant: Some(grant),
             permit: None,
             is_sent: false,
+            took: None,
             history,
             end,
         }
@@ -346,6 +349,7 @@ impl AcquiredPermit {
             headers,
             body,
             has_ended: true,
+            took: self.took,
         };
         let learned = self.observe(observed);
         self.finish(costs);
@@ -359,6 +363,7 @@ impl AcquiredPermit {
             headers,
             body: &[],
             has_ended: false,
+            took: None,
         })
     }
 

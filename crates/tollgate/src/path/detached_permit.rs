@@ -47,6 +47,17 @@ pub struct DetachedPermit {
     pub(super) terms: Vec<DetachedTerm>,
 }
 
+/// An open permit of a table that ends, for the table of the next process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPermit {
+    /// By which it is reported.
+    pub id: String,
+    /// The caller that may settle it; `None` = the operator.
+    pub holder: Option<String>,
+    /// The permit.
+    pub permit: DetachedPermit,
+}
+
 /// One limit of a permit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DetachedTerm {
@@ -79,6 +90,14 @@ impl DetachedPermit {
                     mark: [mark.granted, mark.settled, mark.used, mark.remaining],
                 })
                 .collect(),
+        }
+    }
+
+    /// It was renewed meanwhile.
+    pub(super) fn with_end(self, expires: Micros) -> DetachedPermit {
+        DetachedPermit {
+            lives: expires.since(Micros(self.granted)).0,
+            ..self
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct ObservedResponse<'a> {
     pub(crate) body: &'a [u8],
     /// Nothing of the response is still to come.
     pub(crate) has_ended: bool,
+    /// How long the response took, if its receiver says so; else since the grant.
+    pub(crate) took: Option<Span>,
 }
 
 /// Learns from a response over HTTP.
@@ -104,6 +106,7 @@ pub(crate) async fn learn(
         headers: &head.headers,
         body: &decoded,
         has_ended: body_stream.has_ended(),
+        took: None,
     };
     let observation = observe(subject, policy, key, observed, grant);
     drop(decoded);
@@ -132,8 +135,9 @@ pub(crate) fn observe(
 ) -> LearnResult {
     let feedback = read_feedback(subject, policy, observed);
     let class = classify(observed.status, feedback.verdict);
-    count_response(subject, observed.status, class, &feedback, &grant.permit);
-    emit_response(subject, observed.status, class, &grant.permit);
+    let took = observed.took.unwrap_or_else(|| grant.permit.age());
+    count_response(subject, (observed.status, class), &feedback, took);
+    emit_response(subject, observed.status, class, took);
     let cooldown = grant.attempt_guard.cooldown;
     let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);
     let probe = grant.attempt_guard.probe;
@@ -160,13 +164,12 @@ pub(crate) fn observe(
 /// Counts the response for the provider and its entity.
 fn count_response(
     subject: &Subject,
-    status: u16,
-    class: Class,
+    (status, class): (u16, Class),
     feedback: &Feedback,
-    permit: &Permit,
+    took: Span,
 ) {
     let provider = &subject.provider;
-    provider.metrics.on_response(status, class, permit.age());
+    provider.metrics.on_response(status, class, took);
     if class == Class::Limited {
         let now = provider.ledger.at();
         subject.count_quota(|quota| quota.on_limited(now));
@@ -185,7 +188,7 @@ fn count_response(
     }
 }
 
-fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) {
+fn emit_response(subject: &Subject, status: u16, class: Class, took: Span) {
     subject.add_step(|| StepKind::Response { status, class });
     subject.provider.events.emit_with(|| {
         let (id, provider, entity) = subject.labels();
@@ -195,7 +198,7 @@ fn emit_response(subject: &Subject, status: u16, class: Class, permit: &Permit) 
             entity,
             status,
             class,
-            took: permit.age(),
+            took,
         }
     });
 }

@@ -23,7 +23,7 @@ use tollgate_core::time::{Micros, Span};
 use super::call::{CallOptions, Target};
 use super::call_end::ExternalCall;
 use super::decide::{self, AcquiredPermit, Learned};
-use super::detached_permit::{self, DetachedPermit};
+use super::detached_permit::{self, DetachedPermit, StoredPermit};
 pub use super::open_permits::{CLOSED_MAX, PERMITS_MAX};
 use super::open_permits::{ClosedPermit, OpenPermit, TableState};
 pub use super::permit_report::{IssuedPermit, ProviderPermits, Released, Report, Reported};
@@ -112,6 +112,12 @@ impl PermitTable {
     /// Reports what became of a call.
     #[must_use]
     pub fn report(&self, id: &str, report: Report<'_>) -> Reported {
+        self.report_timed(id, report, None)
+    }
+
+    /// As [`PermitTable::report`], with the time that the response took; else it counts from the grant.
+    #[must_use]
+    pub fn report_timed(&self, id: &str, report: Report<'_>, took: Option<Span>) -> Reported {
         let provisional = Learned {
             class: report.class(),
             retry_after: None,
@@ -131,6 +137,7 @@ impl PermitTable {
             provisional,
         };
         decision.count_as_sent();
+        decision.took = took;
         let learned = match report {
             Report::Response {
                 status,
@@ -195,12 +202,48 @@ impl PermitTable {
         detached_permit::detach(*permit.decision)
     }
 
+    /// Takes all open permits out of the table, because this process ends: the next one takes them up.
+    /// They count as sent until then.
+    #[must_use]
+    pub fn detach_all(&self) -> Vec<StoredPermit> {
+        self.shared.drop_expired();
+        let mut state = self.shared.state.lock();
+        let ids: Vec<Arc<str>> = state.open.keys().cloned().collect();
+        let taken = ids.iter().filter_map(|id| state.take_open(id));
+        let taken: Vec<_> = taken.collect();
+        drop(state);
+        let stored = taken.into_iter().filter_map(|((expires, id), permit)| {
+            Some(StoredPermit {
+                id: id.to_string(),
+                holder: permit.holder.as_deref().map(str::to_owned),
+                permit: detached_permit::detach(*permit.decision)?.with_end(expires),
+            })
+        });
+        stored.collect()
+    }
+
+    /// Takes up a permit of the table of a process that ended. Returns whether it is open, as
+    /// [`PermitTable::attach`] does.
+    pub async fn attach_stored(&self, stored: &StoredPermit) -> Result<bool, Error> {
+        let holder = stored.holder.as_deref().map(Arc::from);
+        self.attach_for(&stored.id, holder, &stored.permit).await
+    }
+
     /// Takes up a permit that another process has detached. Returns whether it is open: otherwise it
     /// has expired and counts as sent, or the table is full.
     pub async fn attach(&self, id: &str, detached: &DetachedPermit) -> Result<bool, Error> {
+        self.attach_for(id, None, detached).await
+    }
+
+    async fn attach_for(
+        &self,
+        id: &str,
+        holder: PlaceHolder,
+        detached: &DetachedPermit,
+    ) -> Result<bool, Error> {
         let now = self.shared.registry.ledger().at();
         let expires = detached.expires(now).filter(|expires| *expires > now);
-        let (Some(expires), Some(place)) = (expires, self.reserve(None)) else {
+        let (Some(expires), Some(place)) = (expires, self.reserve(holder)) else {
             return Ok(false);
         };
         let decision = detached_permit::attach(&self.shared.registry, detached).await?;
