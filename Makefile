@@ -83,6 +83,8 @@ bench: exactness ## the exactness table, then speed and quota beside others (wri
 	$(CARGO) run --release --manifest-path benches/library/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
 	TOLLGATE_BIN=target/release/tollgate TOLLGATE_SIM=target/release/tollgate-sim PYTHONPATH=clients/python/src \
 	  target/clients/venv/bin/python clients/python/bench/compare.py --out docs/benchmarks.md
+	TOLLGATE_BIN=target/release/tollgate TOLLGATE_SIM=target/release/tollgate-sim \
+	  target/clients/venv/bin/python benches/llm/compare.py --out docs/benchmarks.md
 	$(CARGO) run --release -p tollgate-ledger --example growth -- --out docs/benchmarks.md
 	node benches/cache-tests/run.mjs --tollgate target/release/tollgate --out docs/benchmarks.md
 

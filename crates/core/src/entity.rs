@@ -172,9 +172,9 @@ pub enum EntityError {
     /// The header occurs with two values.
     #[error("the header that names the entity has two values; send it once")]
     Header,
-    /// The body has the field twice, is too large, or is not JSON.
+    /// The body has the field twice, is too large for `upload.spool`, or is not JSON.
     #[error(
-        "the body names the entity twice, is over 1 MiB, or is not JSON; send the field once or name the entity with X-Tollgate-Entity"
+        "the body names the entity twice, is larger than `upload.spool`, or is not JSON; send the field once or name the entity with X-Tollgate-Entity"
     )]
     Body,
     /// The explicit name is empty, too long, or not printable ASCII without spaces.
@@ -232,6 +232,19 @@ impl Entities {
             | EntitySource::Host
             | EntitySource::Query(_)
             | EntitySource::Header(_) => false,
+        }
+    }
+
+    /// The field at the top of the JSON body under which the entity is named, if one is.
+    #[must_use]
+    pub fn body_field(&self) -> Option<&str> {
+        match &self.source {
+            EntitySource::Body(levels) => levels.first().map(String::as_str),
+            EntitySource::Model => Some("model"),
+            EntitySource::Path
+            | EntitySource::Host
+            | EntitySource::Query(_)
+            | EntitySource::Header(_) => None,
         }
     }
 

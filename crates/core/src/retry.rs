@@ -4,7 +4,8 @@
 //! allows (M7), never before the provider's `Retry-After` (M8), never after its deadline, and only
 //! while the budget has tokens, so that retries cannot turn an outage into a retry storm. A call
 //! whose response did not come in time is repeated once: each attempt costs the provider the whole
-//! work again.
+//! work again. A caller that repeats its calls itself has each made once, so that its retries and
+//! ours do not multiply.
 //!
 //! Never: waits. It returns a length; the permit stage queues the call again, behind the current
 //! cool-down or sleep.
@@ -82,6 +83,8 @@ pub struct FailedAttempt {
     /// It was a probe of a provider that may be down. A failed probe uses up neither the call's
     /// retries nor the budget, because it ran on behalf of all waiting calls.
     pub probe: bool,
+    /// The caller repeats failed calls itself.
+    pub caller_retries: bool,
     /// How long the caller still waits; `None` = without end.
     pub time_remaining: Option<Span>,
 }
@@ -107,6 +110,8 @@ pub enum StopReason {
     Final,
     /// A retry may act twice.
     Unsafe,
+    /// The caller repeats the call itself.
+    CallerRetries,
     /// The priority's retries are used up.
     Spent,
     /// The provider was too slow too often.
@@ -194,6 +199,10 @@ impl RetrySettings {
         }
         if !failed.safety.is_safe() {
             return RetryDecision::Stop(StopReason::Unsafe);
+        }
+        // One that did not leave costs the provider nothing.
+        if failed.caller_retries && failed.safety != Safety::Unsent {
+            return RetryDecision::Stop(StopReason::CallerRetries);
         }
         if !failed.probe && failed.used >= self.retries.of(failed.priority) {
             return RetryDecision::Stop(StopReason::Spent);

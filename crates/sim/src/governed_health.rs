@@ -360,6 +360,7 @@ impl GovernedWithHealth {
             retry_after,
             safety: Safety::Idempotent,
             probe: flight.probe,
+            caller_retries: false,
             time_remaining: Some(pending.deadline.since(now.at)),
         };
         let (settings, dice) = (self.plan.retry, Dice(self.dice.u64(..)));

@@ -40,6 +40,9 @@ pub struct LlmSettings {
     pub output: u64,
     /// A call whose request states no bound holds this many tokens of completion.
     pub unbounded_hold: u64,
+    /// How many tokens a prompt has, in percent of a quarter of its characters: other languages have
+    /// more than English.
+    pub prompt_percent: u64,
 }
 
 impl LlmSettings {
@@ -53,6 +56,7 @@ impl LlmSettings {
             token_time: Span::ZERO,
             output: 16,
             unbounded_hold: 0,
+            prompt_percent: 100,
         }
     }
 }

@@ -124,6 +124,7 @@ mod query;
 mod headers;
 mod decode;
 mod json_cost;
+mod body_scan;
 mod token_estimates;
 mod cost_doubts;
 mod usage_event;

@@ -12,6 +12,7 @@
 //! Never: a hidden attempt below this path.
 
 mod route; // which provider, entity, caller, priority, cost and deadline?
+mod request_costs; //   what a call costs before it is sent
 mod call; //   what a caller asks for
 mod destination; //   the provider and origin of a call
 mod subject; //   what permit and learn need of a call

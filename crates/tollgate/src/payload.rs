@@ -2,7 +2,8 @@
 //!
 //! Promises: a request body is read before the permit is requested, so that a slow client cannot
 //! hold quota: up to 256 KiB to memory (1 MiB where the body decides something), and up to
-//! `upload.spool` to a file. A larger one is streamed from there on, once. An upload that is slower
+//! `upload.spool` to a file. A larger one is streamed from there on, once. Where the body decides
+//! something, what goes to a file is read as it passes (`body_scan.rs`). An upload that is slower
 //! than `upload.min_rate` is cut.
 //!
 //! Never: changes a byte.
@@ -25,6 +26,7 @@ use tollgate_config::settings::Upload as UploadSettings;
 
 use crate::Error;
 use crate::body_memory::BodyShare;
+use crate::body_scan::{BodyScan, LargeBody};
 use crate::headers;
 use pace::{Pace, TooSlow};
 pub use spool::set_spool_files_max;
@@ -90,10 +92,15 @@ impl ReadBounds {
         }
     }
 
+    /// The body decides something.
+    pub(crate) fn body_decides(&self) -> bool {
+        self.memory > WHOLE_MAX
+    }
+
     /// Where memory is scarce, the body may go to a file. One that decides something is read back
     /// from there, so all of it must fit.
     fn may_leave_memory(&self) -> bool {
-        self.memory <= WHOLE_MAX || self.spool >= self.memory as u64
+        !self.body_decides() || self.spool >= self.memory as u64
     }
 }
 
@@ -165,17 +172,20 @@ enum OutgoingKind {
 
 impl Payload {
     /// Reads a body before its permit is requested, as far as the bounds allow; the rest of a larger
-    /// one is left to be streamed.
+    /// one is left to be streamed. `large`: what a body states that is not in memory and decides
+    /// something.
     pub(crate) async fn gather<B>(
         body: B,
         bounds: ReadBounds,
         share: &mut BodyShare,
+        large: &mut Option<Box<LargeBody>>,
     ) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
         let mut read = BytesMut::new();
+        let announced = body.size_hint().lower();
         let mut body = PacedBody {
             body,
             pace: Pace::new(bounds.min_rate),
@@ -198,18 +208,25 @@ impl Payload {
                 Err(last) => return Ok(Payload::with_trailers(read.freeze(), last)),
             }
         }
-        if bounds.spool <= read.len() as u64 {
-            return Ok(Payload::stream(Full::new(read.freeze()), body));
+        let mut scan = bounds.body_decides().then(Box::<BodyScan>::default);
+        if let Some(scan) = &mut scan {
+            scan.push(&read);
         }
-        Payload::spool(read.freeze(), body, bounds, share).await
+        let payload = match bounds.spool <= read.len() as u64 {
+            true => Ok(Payload::stream(Full::new(read.freeze()), body)),
+            false => Payload::spool(read.freeze(), body, (bounds, share, &mut scan)).await,
+        };
+        // Of a body that is streamed from here on, more than was seen is still to come.
+        let is_cut = matches!(payload, Ok(Payload::Stream(_)));
+        *large = scan.map(|scan| Box::new(scan.finish(announced, is_cut)));
+        payload
     }
 
     /// Reads a large body to a file.
     async fn spool<B>(
         first: Bytes,
         mut body: PacedBody<B>,
-        bounds: ReadBounds,
-        share: &mut BodyShare,
+        (bounds, share, scan): (ReadBounds, &mut BodyShare, &mut Option<Box<BodyScan>>),
     ) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
@@ -230,6 +247,9 @@ impl Payload {
             };
             match frame.into_data() {
                 Ok(data) => {
+                    if let Some(scan) = scan {
+                        scan.push(&data);
+                    }
                     if !file.push(&data).await.map_err(disk_full)? {
                         let spool = file.finish(None).await.map_err(disk_full)?;
                         share.set(data.len());

@@ -18,10 +18,10 @@ use tollgate_core::learned::next_estimate;
 const BYTES_PER_TOKEN: u64 = 3;
 
 /// What a message adds beside its text.
-const MESSAGE_TOKENS: u64 = 4;
+pub(crate) const MESSAGE_TOKENS: u64 = 4;
 
 /// An image or a file: the tokens of a large image at every provider that documents them.
-const MEDIA_TOKENS: u64 = 1_600;
+pub(crate) const MEDIA_TOKENS: u64 = 1_600;
 
 /// How many models a provider may have here: more than any account uses. The one that has not been
 /// used for longest goes.
@@ -90,16 +90,17 @@ impl TokenEstimates {
 /// The size of a prompt in tokens, rounded up; `json` is the body, if it is JSON.
 pub(crate) fn prompt_tokens(json: Option<&Value>, body: &[u8]) -> u64 {
     let Some(json) = json else {
-        return tokens_of(body.len());
+        return tokens_of(body.len() as u64);
     };
     let fields = PROMPT_FIELDS.iter().filter_map(|name| json.get(*name));
     let sum = fields.fold(Size::default(), |sum, field| sum.plus(size(field)));
-    let of_text = tokens_of(sum.bytes);
+    let of_text = tokens_of(sum.bytes as u64);
     of_text.saturating_add(sum.other).min(COUNT_MAX)
 }
 
-fn tokens_of(bytes: usize) -> u64 {
-    (bytes as u64).div_ceil(BYTES_PER_TOKEN)
+/// Text of so many bytes, rounded up.
+pub(crate) fn tokens_of(bytes: u64) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
 /// Bytes of text, and tokens of everything else.
@@ -142,14 +143,11 @@ fn size(value: &Value) -> Size {
 }
 
 /// A longer text in the letters of base64 is data: no word has so many letters.
-const WORD_MAX: usize = 4_096;
+pub(crate) const WORD_MAX: usize = 4_096;
 
 /// Data in base64, not text. Text without spaces has other letters: Chinese, minified code.
-fn is_media(text: &str) -> bool {
-    let is_base64 = |text: &str| {
-        let mut bytes = text.bytes();
-        bytes.all(|byte| byte.is_ascii_alphanumeric() || b"+/=_-\r\n".contains(&byte))
-    };
+pub(crate) fn is_media(text: &str) -> bool {
+    let is_base64 = |text: &str| text.bytes().all(is_base64_byte);
     match text
         .strip_prefix("data:")
         .and_then(|url| url.split_once(";base64,"))
@@ -157,6 +155,11 @@ fn is_media(text: &str) -> bool {
         Some((_, data)) => is_base64(data),
         None => text.len() > WORD_MAX && is_base64(text),
     }
+}
+
+/// A letter of base64, in either alphabet, and what folds its lines.
+pub(crate) fn is_base64_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"+/=_-\r\n".contains(&byte)
 }
 
 #[cfg(test)]

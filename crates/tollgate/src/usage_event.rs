@@ -19,6 +19,18 @@ pub(crate) fn is_asked_at(path: &str) -> bool {
     path.trim_end_matches('/').ends_with("/completions")
 }
 
+/// Does this request ask for a stream, in its path (Gemini) or in its body?
+pub(crate) fn is_stream(path: &str, body: &[u8]) -> bool {
+    const NAME: &[u8] = b"\"stream\"";
+    let is_true = |at: usize| {
+        let value = body.get(at + NAME.len()..).unwrap_or_default();
+        let value = value.trim_ascii_start().strip_prefix(b":");
+        value.is_some_and(|value| value.trim_ascii_start().starts_with(b"true"))
+    };
+    let mut names = body.windows(NAME.len()).enumerate();
+    path.contains(":stream") || names.any(|(at, part)| part == NAME && is_true(at))
+}
+
 /// The same request with usage asked for; `None` if it is no stream, or says what it wants.
 pub(crate) fn ask_for_usage(body: &[u8]) -> Option<Bytes> {
     // Most requests are no streams: searching is cheaper than parsing.
@@ -122,6 +134,25 @@ fn is_usage(event: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_asked_for_in_the_body_or_in_the_path() {
+        for body in ["{\"stream\":true}", "{\"a\":1, \"stream\" : true }"] {
+            assert!(is_stream("/v1/chat/completions", body.as_bytes()), "{body}");
+        }
+        for body in [
+            "",
+            "{\"stream\":false}",
+            "{\"a\":\"\\\"stream\\\":true\"}",
+            "{\"stream\"",
+        ] {
+            assert!(
+                !is_stream("/v1/chat/completions", body.as_bytes()),
+                "{body}"
+            );
+        }
+        assert!(is_stream("/v1beta/models/m:streamGenerateContent", b"{}"));
+    }
 
     #[test]
     fn only_a_stream_that_says_nothing_asks_for_usage() {

@@ -1,8 +1,9 @@
 //! The goals for language models, with real processes: no rejection where requests state a bound, the quota used,
 //! and people served at once beside a batch flood. The judge is the provider's own account.
 //!
-//! `cargo test -p tollgate-cli --test it llm_goals -- --nocapture` prints the figures of docs/llm.md;
-//! `TOLLGATE_LLM_SECONDS` makes it longer, and runs all of 2 and 4 processes on SQLite and Redis.
+//! `TOLLGATE_LLM_SECONDS=60 cargo test --release -p tollgate-cli --test it llm_goals::the_table -- --nocapture`
+//! runs 2 and 4 processes on SQLite and Redis for so long each, asserts the goals, and writes the table of
+//! docs/llm.md. Run it on a machine that does nothing else.
 
 #![expect(clippy::print_stdout, reason = "the figures of the documentation")]
 #![expect(
@@ -28,11 +29,18 @@ use crate::running_daemon::RunningDaemon;
 const TPM: u64 = 60_000;
 /// Until the first token: what a call of a person takes without any load.
 const FIRST_TOKEN: Duration = Duration::from_millis(400);
-/// Callers of batch jobs: each wants some 300 tokens a second, so that they want at least three times
-/// what there is, whatever the number of processes.
-const CALLERS: u64 = 24;
-/// What a busy machine of two cores adds to a percentile.
-const NOISE: Duration = Duration::from_millis(40);
+/// Callers of batch jobs: each wants some 340 tokens a second, so that they want at least three times
+/// the burst and what comes in, also in the short runs.
+const CALLERS: u64 = 72;
+/// Lengths of completions: 40 to 201 tokens.
+const LENGTHS: u64 = 24;
+/// How long the short runs are, in seconds.
+const SHORT: u64 = 10;
+/// People who call at the same time in a long run, and how many calls they make alone at least.
+const PEOPLE: usize = 5;
+const CALLS_ALONE: usize = 100;
+/// The characters of a prompt of a batch.
+const PROMPT: usize = 200;
 
 /// What one run has shown.
 #[derive(Debug)]
@@ -41,12 +49,40 @@ struct Figures {
     rejected: u64,
     /// Of the tokens that the account allowed, in tenths of a percent.
     used_permille: u64,
+    /// What the batches would have used without a limit, in tenths of a percent of the same.
+    wanted_permille: u64,
     /// Time to first byte of a person's call, 99 of 100.
     alone: Duration,
     beside: Duration,
 }
 
-/// How long calls are made, in seconds.
+/// One run: processes on a store, and what is stated.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    name: &'a str,
+    processes: usize,
+    store: &'a str,
+    is_bounded: bool,
+    /// What the provider holds for a completion without a bound.
+    unbounded_hold: u64,
+    /// The tokens of a prompt, in percent of a quarter of its characters.
+    prompt_percent: u64,
+}
+
+impl<'a> Setting<'a> {
+    fn new(name: &'a str, processes: usize, store: &'a str) -> Setting<'a> {
+        Setting {
+            name,
+            processes,
+            store,
+            is_bounded: true,
+            unbounded_hold: 0,
+            prompt_percent: 100,
+        }
+    }
+}
+
+/// How long calls are made in a long run, in seconds.
 fn seconds() -> Option<u64> {
     std::env::var("TOLLGATE_LLM_SECONDS").ok()?.parse().ok()
 }
@@ -81,10 +117,26 @@ async fn call(client: &reqwest::Client, at: &str, body: &Value, urgent: bool) ->
     (is_served && first.is_some()).then_some(took)
 }
 
+/// How long the completions of this caller are.
+fn output_of(index: u64) -> u64 {
+    40 + 7 * (index % LENGTHS)
+}
+
+/// What the batches would use in this time if nothing limited them.
+fn wanted(seconds: u64) -> u64 {
+    let prompt = (PROMPT as u64) / 4;
+    let of_caller = |index| {
+        let tokens = prompt + output_of(index);
+        let takes = FIRST_TOKEN + Duration::from_millis(output_of(index));
+        tokens * seconds * 1_000 / u64::try_from(takes.as_millis()).unwrap_or(u64::MAX)
+    };
+    (0..CALLERS).map(of_caller).sum()
+}
+
 /// Calls of a batch: plain ones and streams, short and long.
 fn batch(index: u64, is_bounded: bool) -> Value {
-    let output = 40 + 7 * index;
-    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(200)}],
+    let output = output_of(index);
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(PROMPT)}],
         "stream": index.is_multiple_of(2), "sim_output": output});
     if is_bounded {
         body["max_tokens"] = json!(output + 20);
@@ -92,23 +144,37 @@ fn batch(index: u64, is_bounded: bool) -> Value {
     body
 }
 
-/// Ninety-nine of a hundred calls of a person, one after another, take at most this long.
-async fn percentile(client: &reqwest::Client, gateways: &[String], until: Instant) -> Duration {
-    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
-        "stream": true, "max_tokens": 8, "sim_output": 8});
-    let mut times = Vec::new();
-    while Instant::now() < until || times.len() < 3 {
-        let gateway = &gateways[times.len() % gateways.len()];
-        times.extend(call(client, gateway, &body, true).await);
+/// Ninety-nine of a hundred calls of people take at most this long. Each of them calls one after another.
+async fn percentile(
+    client: &reqwest::Client,
+    gateways: &[String],
+    (until, least): (Instant, usize),
+) -> Duration {
+    let people = if seconds().is_some() { PEOPLE } else { 1 };
+    let mut calls = tokio::task::JoinSet::new();
+    for person in 0..people {
+        let (client, gateways) = (client.clone(), gateways.to_vec());
+        calls.spawn(async move {
+            let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
+                "stream": true, "max_tokens": 8, "sim_output": 8});
+            let mut times = Vec::new();
+            while Instant::now() < until || times.len() < least.div_ceil(people) {
+                let gateway = &gateways[(person + times.len()) % gateways.len()];
+                times.extend(call(&client, gateway, &body, true).await);
+            }
+            times
+        });
     }
+    let mut times = calls.join_all().await.concat();
     times.sort();
     times[(times.len() * 99).div_ceil(100) - 1]
 }
 
 async fn run(gateways: Vec<String>, provider: Arc<LlmProvider>, is_bounded: bool) -> Figures {
     let client = reqwest::Client::new();
-    let seconds = seconds().unwrap_or(10);
-    let alone = percentile(&client, &gateways, Instant::now()).await;
+    let least = if seconds().is_some() { CALLS_ALONE } else { 3 };
+    let seconds = seconds().unwrap_or(SHORT);
+    let alone = percentile(&client, &gateways, (Instant::now(), least)).await;
     // Before this the bucket was full: what came in was lost to everybody.
     let from = provider.now();
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -122,7 +188,7 @@ async fn run(gateways: Vec<String>, provider: Arc<LlmProvider>, is_bounded: bool
             }
         });
     }
-    let beside = percentile(&client, &gateways, end).await;
+    let beside = percentile(&client, &gateways, (end, least)).await;
     callers.join_all().await;
     let (accepted, rejected) = provider.counts();
     let accounts = provider.accounts();
@@ -134,13 +200,21 @@ async fn run(gateways: Vec<String>, provider: Arc<LlmProvider>, is_bounded: bool
         accepted,
         rejected,
         used_permille: used.sum::<u64>() * 1_000 / allowed,
+        wanted_permille: wanted(seconds) * 1_000 / (TPM + TPM * seconds / 60),
         alone,
         beside,
     }
 }
 
 /// So many processes on one store.
-fn judge(name: &str, processes: usize, store: &str, is_bounded: bool) -> Figures {
+fn judge(setting: Setting<'_>) -> Figures {
+    let Setting {
+        name,
+        processes,
+        store,
+        is_bounded,
+        ..
+    } = setting;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let tier = Tier {
         tokens: Some(TPM),
@@ -149,6 +223,8 @@ fn judge(name: &str, processes: usize, store: &str, is_bounded: bool) -> Figures
     let settings = LlmSettings {
         first_token: Span::from(FIRST_TOKEN),
         token_time: Span::from_millis(1),
+        unbounded_hold: setting.unbounded_hold,
+        prompt_percent: setting.prompt_percent,
         ..LlmSettings::new(LlmDialect::OpenAi, tier)
     };
     let provider = runtime.block_on(LlmProvider::start(settings));
@@ -165,16 +241,22 @@ fn judge(name: &str, processes: usize, store: &str, is_bounded: bool) -> Figures
     figures
 }
 
-/// What holds on any machine: no rejection, and most of the quota is used. Full use and speed depend on a quiet
-/// machine, so they are goals of a measurement (`TOLLGATE_LLM_SECONDS`).
-fn assert_goals(figures: &Figures) {
-    assert_eq!(figures.rejected, 0, "{figures:?}");
+/// What holds on any machine: the batches want three times what there is, no call is rejected, and most
+/// of the quota is used. Full use and speed depend on a quiet machine, so they are goals of a measurement
+/// (`TOLLGATE_LLM_SECONDS`).
+fn assert_goals(setting: &Setting<'_>, figures: &Figures) {
+    assert!(figures.wanted_permille >= 3_000, "{figures:?}");
+    let most = if setting.is_bounded {
+        0
+    } else {
+        figures.accepted / 100
+    };
+    assert!(figures.rejected <= most, "{figures:?}");
     assert!(figures.used_permille >= least_use(), "{figures:?}");
-    if seconds().is_none() {
-        return;
+    if seconds().is_some() {
+        let most = figures.alone.max(FIRST_TOKEN) * 12 / 10;
+        assert!(figures.beside <= most, "{figures:?}");
     }
-    let most = figures.alone.max(FIRST_TOKEN) * 12 / 10 + NOISE;
-    assert!(figures.beside <= most, "{figures:?}");
 }
 
 fn least_use() -> u64 {
@@ -183,26 +265,93 @@ fn least_use() -> u64 {
 
 #[test]
 fn processes_on_sqlite_reach_the_goals() {
-    assert_goals(&judge("llm-goals-2", 2, "sqlite:STATE", true));
-    if seconds().is_some() {
-        assert_goals(&judge("llm-goals-4", 4, "sqlite:STATE", true));
-    }
+    let setting = Setting::new("llm-goals-2", 2, "sqlite:STATE");
+    assert_goals(&setting, &judge(setting));
 }
 
 #[test]
 fn processes_on_redis_reach_the_goals() {
     let redis = RedisServer::start(&[]);
-    assert_goals(&judge("llm-goals-redis-4", 4, &redis.url(), true));
-    if seconds().is_some() {
-        let redis = RedisServer::start(&[]);
-        assert_goals(&judge("llm-goals-redis-2", 2, &redis.url(), true));
-    }
+    let url = redis.url();
+    let setting = Setting::new("llm-goals-redis-4", 4, &url);
+    assert_goals(&setting, &judge(setting));
 }
 
 /// Where requests state no bound, one call in a hundred may be rejected.
 #[test]
 fn processes_without_bounds_are_rarely_rejected() {
-    let figures = judge("llm-goals-free", 2, "sqlite:STATE", false);
+    let setting = Setting {
+        is_bounded: false,
+        ..Setting::new("llm-goals-free", 2, "sqlite:STATE")
+    };
+    assert_goals(&setting, &judge(setting));
+}
+
+/// The same at a provider that holds more for such a call than it uses, and counts more tokens in a prompt
+/// than English has. It rejects calls for which it has room, so its quota is not used up.
+#[test]
+fn a_provider_that_holds_more_than_is_used_rarely_rejects() {
+    let setting = Setting {
+        is_bounded: false,
+        unbounded_hold: 500,
+        prompt_percent: 120,
+        ..Setting::new("llm-goals-hold", 2, "sqlite:STATE")
+    };
+    let figures = judge(setting);
     assert!(figures.rejected * 100 <= figures.accepted, "{figures:?}");
-    assert!(figures.used_permille >= least_use(), "{figures:?}");
+}
+
+const BEGIN: &str = "<!-- llm-goals: written by crates/cli/tests/it/llm_goals.rs -->\n";
+const END: &str = "<!-- llm-goals: end -->";
+
+/// All rows of docs/llm.md, in a long run only.
+#[test]
+fn the_table() {
+    let Some(seconds) = seconds() else {
+        return;
+    };
+    let redis = [RedisServer::start(&[]), RedisServer::start(&[])];
+    let urls = redis.each_ref().map(RedisServer::url);
+    let rows = [
+        ("2, SQLite", Setting::new("llm-table-2", 2, "sqlite:STATE")),
+        ("4, SQLite", Setting::new("llm-table-4", 4, "sqlite:STATE")),
+        ("2, Redis", Setting::new("llm-table-redis-2", 2, &urls[0])),
+        ("4, Redis", Setting::new("llm-table-redis-4", 4, &urls[1])),
+        (
+            "2, SQLite, no bound stated",
+            Setting {
+                is_bounded: false,
+                ..Setting::new("llm-table-free", 2, "sqlite:STATE")
+            },
+        ),
+    ];
+    let measured = rows.map(|(title, setting)| (title, setting, judge(setting)));
+    let row = |(title, setting, figures): &(&str, Setting<'_>, Figures)| {
+        let goal = if setting.is_bounded { "0" } else { "1 %" };
+        format!(
+            "| {title} | {}.{} times | {} of {} (goal {goal}) | {}.{} % | {} ms | {} ms |\n",
+            figures.wanted_permille / 1_000,
+            figures.wanted_permille / 100 % 10,
+            figures.rejected,
+            figures.accepted + figures.rejected,
+            figures.used_permille / 10,
+            figures.used_permille % 10,
+            figures.alone.as_millis(),
+            figures.beside.as_millis(),
+        )
+    };
+    let head = format!(
+        "{seconds} s each. Goals: 97 % of the tokens, and 1.2 times the time to first byte.\n\n\
+         | processes, store | wanted of the quota | rejected by the provider | tokens used of what was allowed | time to first byte of a person, p99, alone | beside the flood |\n\
+         |---|---|---|---|---|---|\n"
+    );
+    let table: String = measured.iter().map(row).collect();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/llm.md");
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let (before, rest) = page.split_once(BEGIN).expect("the first mark");
+    let (_, after) = rest.split_once(END).expect("the last mark");
+    std::fs::write(&path, format!("{before}{BEGIN}{head}{table}{END}{after}")).expect("written");
+    for (_, setting, figures) in &measured {
+        assert_goals(setting, figures);
+    }
 }

@@ -31,3 +31,8 @@ const message = await claude.messages.create({ model: 'node-claude', messages: h
 step('node anthropic messages', message.content[0].text.startsWith('word'));
 const stream = claude.messages.stream({ model: 'node-claude-stream', messages: hello, max_tokens: 50 });
 step('node anthropic stream', (await stream.finalText()).split('word').length === 17);
+const weather = { name: 'weather', input_schema: { type: 'object', properties: {} } };
+const used = await claude.messages.create({ model: 'node-claude-tools', messages: hello, max_tokens: 50, tools: [weather] });
+step('node anthropic tools', used.stop_reason === 'tool_use' && used.content[0].name === 'weather');
+await claude.messages.create({ model: 'node-claude-timeout', messages: hello, max_tokens: 5000, sim_output: 5000 }, { timeout: 300 })
+  .then(() => step('node anthropic timeout', false), (error) => step('node anthropic timeout', error.constructor.name === 'APIConnectionTimeoutError'));

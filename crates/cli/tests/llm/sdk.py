@@ -3,11 +3,13 @@
 Arguments: the gateway's address. Each step uses a model of its own, so that the provider's account shows how often it was called.
 """
 
+import asyncio
 import sys
 
 import anthropic
 import openai
 from langchain_openai import ChatOpenAI
+from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai import OpenAI as LlamaOpenAI
 
 gateway = sys.argv[1]
@@ -56,6 +58,27 @@ tool = {"name": "weather", "description": "w", "input_schema": {"type": "object"
 reply = claude.messages.create(model="claude-tools", messages=hello, max_tokens=50, tools=[tool])
 step("anthropic tools", reply.stop_reason == "tool_use" and reply.content[0].name == "weather")
 
+try:
+    claude.with_options(timeout=0.3).messages.create(model="claude-timeout", messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
+    step("anthropic timeout", False)
+except anthropic.APITimeoutError:
+    step("anthropic timeout", True)
+
+
+async def use_async_clients():
+    client = openai.AsyncOpenAI(base_url=f"http://{gateway}/openai/v1", api_key="unused")
+    reply = await client.chat.completions.create(model="openai-async", messages=hello, max_tokens=50)
+    stream = await client.chat.completions.create(model="openai-async-stream", messages=hello, max_tokens=50, stream=True)
+    pieces = [piece.choices[0].delta.content or "" async for piece in stream]
+    step("openai async", reply.choices[0].message.content.startswith("word") and "".join(pieces).count("word") == 16)
+    claude = anthropic.AsyncAnthropic(base_url=f"http://{gateway}/anthropic", api_key="unused")
+    async with claude.messages.stream(model="claude-async", messages=hello, max_tokens=50) as stream:
+        text = "".join([text async for text in stream.text_stream])
+    step("anthropic async", text.count("word") == 16)
+
+
+asyncio.run(use_async_clients())
+
 chain = ChatOpenAI(model="langchain-chat", base_url=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
 step("langchain", chain.invoke("hello").content.startswith("word"))
 chain = ChatOpenAI(model="langchain-stream", base_url=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
@@ -67,3 +90,7 @@ step("langchain tools", tools.invoke("hello").tool_calls[0]["name"] == "weather"
 llama = LlamaOpenAI(model="gpt-4o-mini", api_base=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
 step("llamaindex", llama.complete("hello").text.startswith("word"))
 step("llamaindex stream", [piece for piece in llama.stream_complete("hello")][-1].text.count("word") == 16)
+weather = FunctionTool.from_defaults(fn=lambda: "sunny", name="weather", description="w")
+llama = LlamaOpenAI(model="gpt-4o", api_base=f"http://{gateway}/openai/v1", api_key="unused", max_tokens=50)
+reply = llama.chat_with_tools([weather], user_msg="hello")
+step("llamaindex tools", llama.get_tool_calls_from_response(reply)[0].tool_name == "weather")

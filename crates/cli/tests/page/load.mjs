@@ -9,7 +9,16 @@ const CALLS = 1000;
 const SECONDS = 5;
 // A task that took long once may have shared its core with somebody; one that always does is the page's own.
 const ATTEMPTS = 3;
+// What a view must say about language models: a learned limit, a key that is set aside, a budget.
+const SAYS = {
+  'provider/provider-007': [/gpt, key 2: 400 \/ 90,000 tokens per minute/, /tokens, learned \d\d:\d\d/, /Key 2 is set aside until \d\d:\d\d.*: out of quota or credit \(429\)\./],
+  callers: [/team budget: 400 of 500 tokens per day used, 100 remaining, resets /],
+};
 const VIEWS = ['', 'provider/provider-007', 'callers', 'calls', 'events', 'setup'];
+
+function learned(now) {
+  return { name: 'tokens (learned)', algorithm: 'token-bucket', limit: 90000, period: 60, per: 'entity', entity: 'gpt', key: 2, unit: 'tokens', used: 400, remaining: 89600, reserve: 0, window_start: null, reset_at: null, learned: { limit: 90000, period: 60, since: now - 60 } };
+}
 
 function provider(at) {
   const now = Date.now() / 1000;
@@ -17,7 +26,7 @@ function provider(at) {
   const limit = { name: '1000/1d', algorithm: 'calendar', limit: 1000, period: 86400, per: 'provider', used, remaining: 1000 - used, reserve: 50, window_start: null, reset_at: now + 9000 };
   return {
     name: `provider-${String(at).padStart(3, '0')}`, state: ['normal', 'throttle', 'sleep', 'half_open'][Math.floor(now / 3 + at) % 4], hold: null, since: now, sleep_until: now + 5, failure_count: 2, consec429: 2, err_rate_30s: 0.2, rate: 17, degraded: false,
-    cooldowns: [], limits: [limit, { ...limit, name: '40/10s', limit: 40, period: 10, used: used % 40, remaining: 40 - (used % 40) }], queue: { high: 1, normal: at, low: 3, eta: 4, starved: 0, callers: { web: { waiting: at, starved: 0, eta: 4 } }, waiting_for: {} }, saved: { hits: 1, stale: 0, shared: 0, merged: 0 }, started: true, problems: 0,
+    cooldowns: [], limits: [limit, { ...limit, name: '40/10s', limit: 40, period: 10, used: used % 40, remaining: 40 - (used % 40) }, ...(at === 7 ? [learned(now)] : [])], queue: { high: 1, normal: at, low: 3, eta: 4, starved: 0, callers: { web: { waiting: at, starved: 0, eta: 4 } }, waiting_for: {} }, saved: { hits: 1, stale: 0, shared: 0, merged: 0 }, started: true, problems: 0,
     estimated_limits: [], enabled: true, last_second: { calls: used % 9, sent: [1, 2, 3], responses: [5, 0, 0, 0], saved: 1, misses: 1, rejected: 0, waits: [3, 40] }, limited_24h: 1, last_429: now - at,
   };
 }
@@ -30,7 +39,7 @@ function call() {
 }
 
 function callers() {
-  const caller = (at) => ({ name: `caller-${at}`, calls: 900 + at, sent: 800 + Math.round(90 * Math.random()), rejected: at, left: 0, total_calls: 900, waiting: at, starved: 0, eta: at, wait_p50: 0.1, wait_p99: 2.5, priority: 'normal', at_least: 0.2, at_most: null });
+  const caller = (at) => ({ name: `caller-${at}`, calls: 900 + at, sent: 800 + Math.round(90 * Math.random()), rejected: at, left: 0, total_calls: 900, waiting: at, starved: 0, eta: at, wait_p50: 0.1, wait_p99: 2.5, priority: 'normal', at_least: 0.2, at_most: null, limits: [{ name: 'team budget', unit: 'tokens', limit: 500, period: 86400, used: 400, remaining: 100, reset_at: Date.now() / 1000 + 9000 }] });
   return { window: 3600, providers: Array.from({ length: PROVIDERS }, (_, at) => ({ name: provider(at).name, callers: [0, 1, 2, 3, 4].map(caller) })) };
 }
 
@@ -63,7 +72,7 @@ const server = http.createServer((request, response) => {
   }
   if (url.pathname.startsWith('/v1/providers/provider-')) {
     response.writeHead(200, { 'content-type': 'application/json' });
-    response.end(JSON.stringify({ ...provider(7), settings: [], entities: {} }));
+    response.end(JSON.stringify({ ...provider(7), settings: [], entities: {}, keys: [{ key: 1, set_aside_until: null, reason: null }, { key: 2, set_aside_until: Date.now() / 1000 + 300, reason: 'out of quota or credit (429)' }] }));
     return;
   }
   if (url.pathname === '/v1/events') {
@@ -107,6 +116,9 @@ main({
       await page.goto('about:blank');
       await page.goto(`http://127.0.0.1:${UPSTREAM_PORT}/#/${view}`);
       await until(`${name}: 200 providers are known`, () => page.evaluate(() => window.tollgate && window.tollgate.state.providers.size === 200));
+      for (const text of SAYS[view] || []) {
+        await until(`${name}: ${text}`, async () => text.test(await page.evaluate(() => document.body.innerText)));
+      }
       let over = [];
       for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1) {
         const before = await page.evaluate(() => window.tollgate.state.callsSeen);

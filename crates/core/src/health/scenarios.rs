@@ -24,6 +24,7 @@ fn a18_1_retry_after_is_honoured() {
             retry_after,
             safety: Safety::Idempotent,
             probe: false,
+            caller_retries: false,
             time_remaining: Some(Span::from_secs(60)),
         };
         match settings.decide(&failed, &mut budget, Dice(u64::MAX), now) {

@@ -21,6 +21,7 @@ fn failed() -> FailedAttempt {
         retry_after: None,
         safety: Safety::Idempotent,
         probe: false,
+        caller_retries: false,
         time_remaining: None,
     }
 }
@@ -39,6 +40,26 @@ fn settings() -> RetrySettings {
 fn decide(failed: &FailedAttempt) -> RetryDecision {
     let mut budget = Budget::new(&settings().budget, NOW);
     settings().decide(failed, &mut budget, Dice(1), NOW)
+}
+
+/// SDKs repeat failed calls: two retries of theirs and three of ours would be twelve calls.
+#[test]
+fn a_call_of_a_caller_that_retries_itself_is_made_once() {
+    for (safety, probe, is_made_again) in [
+        (Safety::Idempotent, false, false),
+        (Safety::Keyed, false, false),
+        (Safety::Idempotent, true, false),
+        (Safety::Unsent, false, true),
+    ] {
+        let decision = decide(&FailedAttempt {
+            safety,
+            probe,
+            caller_retries: true,
+            ..failed()
+        });
+        let is_again = matches!(decision, RetryDecision::Again { .. });
+        assert_eq!(is_again, is_made_again, "{safety:?} {decision:?}");
+    }
 }
 
 /// M7: two retries after the first attempt for user calls, five for background, 1 s × 2ⁿ apart.

@@ -48,12 +48,11 @@ const DIALECTS: [Dialect; 6] = [
     ),
 ];
 
-/// A preset against the simulator. That of Mistral also has the limits of its free plan.
+/// A preset against the simulator.
 async fn start((name, dialect, _): Dialect, tier: Tier, keys: &str) -> (LlmProvider, TestGateway) {
     let settings = LlmSettings::new(dialect, tier);
     let provider = LlmProvider::start(settings).await.unwrap();
-    let rest = if name == "mistral" { "limits: []" } else { "" };
-    let file = preset(name, provider.address(), rest).replace("api_key: k1", keys);
+    let file = preset(name, provider.address(), "").replace("api_key: k1", keys);
     let gateway = TestGateway::start(&[file]).await;
     (provider, gateway)
 }

@@ -67,6 +67,7 @@ mod disconnects;
 mod documents;
 mod limits;
 mod llm;
+mod llm_bodies;
 mod llm_providers;
 mod llm_shown;
 mod rate_headers;

@@ -17,7 +17,8 @@ use super::{CommandResult, ShutdownSignals, block_on, print_line};
 /// A provider of language models: calls and tokens a minute per key and model, told in headers.
 ///
 /// Prints its base URL, serves until SIGTERM or SIGINT, then prints the account as JSON. A request may
-/// say how long its completion gets (`sim_output`), and how much of its prompt is cached (`sim_cached`).
+/// say how long its completion gets (`sim_output`), how much of its prompt is cached (`sim_cached`), and
+/// after how many tokens its stream breaks off (`sim_break`).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Llm {
@@ -56,6 +57,14 @@ pub(crate) struct Llm {
     /// How long a completion gets if the request does not say
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     output: u64,
+
+    /// How much a call holds whose request states no bound
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    unbounded_hold: u64,
+
+    /// Tokens of a prompt, in percent of a quarter of its characters
+    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    prompt_percent: u64,
 }
 
 const EXAMPLES: &str = "\
@@ -84,6 +93,8 @@ impl Llm {
                 first_token: Span::from_millis(self.first_token),
                 token_time,
                 output: self.output,
+                unbounded_hold: self.unbounded_hold,
+                prompt_percent: self.prompt_percent.clamp(1, 1_000),
                 ..LlmSettings::new(self.dialect, tier)
             };
             let provider = LlmProvider::start_at(self.listen, settings).await?;

@@ -3,9 +3,10 @@
 //! Promises: a call is counted when its request is complete, and settled when its last token was
 //! produced or its client has left.
 //!
-//! Never: sends more than the completion that the request asks for.
+//! Never: sends more than the completion that the request asks for. A list of models costs nothing.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,13 +24,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tollgate_core::time::Span;
 
-use super::Shared;
 use super::account::{Account, Advertised, Usage};
 use super::completion;
 use super::wire::{self, LlmDialect, Prompt};
+use super::{Shared, State};
 use crate::real_time;
 
-type Body = BoxBody<Bytes, Infallible>;
+type Body = BoxBody<Bytes, io::Error>;
 
 /// Serves every connection until the task is aborted.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
@@ -65,6 +66,7 @@ async fn serve(
         .map(|key| key.trim_start_matches("Bearer ").to_owned())
         .unwrap_or_default();
     let path = request.uri().path().to_owned();
+    let is_list = request.method() == hyper::Method::GET;
     let Ok(body) = request.into_body().collect().await else {
         return Ok(respond(
             StatusCode::BAD_REQUEST,
@@ -72,7 +74,12 @@ async fn serve(
             &json!({"error": "no body"}),
         ));
     };
-    let prompt = match Prompt::read(shared.settings.dialect, &path, &body.to_bytes()) {
+    if is_list {
+        let list = json!({"object": "list", "data": []});
+        let overloaded = overloaded(&mut shared.state.lock());
+        return Ok(overloaded.unwrap_or_else(|| respond(StatusCode::OK, &[], &list)));
+    }
+    let mut prompt = match Prompt::read(shared.settings.dialect, &path, &body.to_bytes()) {
         Ok(prompt) => prompt,
         Err(bad) => {
             shared.state.lock().bad_requests += 1;
@@ -81,6 +88,7 @@ async fn serve(
             return Ok(respond(status, &[], &body));
         }
     };
+    prompt.input = (prompt.input * shared.settings.prompt_percent).div_ceil(100);
     let call = match begin(&shared, key, prompt) {
         Ok(call) => call,
         Err(rejection) => return Ok(rejection),
@@ -105,11 +113,8 @@ async fn serve(
 fn begin(shared: &Shared, key: String, prompt: Prompt) -> Result<Call, Response<Body>> {
     let (dialect, now) = (shared.settings.dialect, shared.now());
     let mut state = shared.state.lock();
-    if state.overloaded > 0 {
-        state.overloaded -= 1;
-        let body = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
-        let status = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        return Err(respond(status, &[], &body));
+    if let Some(rejection) = overloaded(&mut state) {
+        return Err(rejection);
     }
     if state.unpaid.contains(&key) {
         state.unpaid_calls += 1;
@@ -123,10 +128,7 @@ fn begin(shared: &Shared, key: String, prompt: Prompt) -> Result<Call, Response<
         .accounts
         .entry(name.clone())
         .or_insert_with(|| Account::new(tier, now));
-    let bound = Usage {
-        input: prompt.input,
-        output: prompt.bound.unwrap_or(shared.settings.unbounded_hold),
-    };
+    let bound = prompt.holds(shared.settings.unbounded_hold);
     let is_accepted = account.arrive(bound, now);
     let limits = account.advertised();
     drop(state);
@@ -148,6 +150,15 @@ fn begin(shared: &Shared, key: String, prompt: Prompt) -> Result<Call, Response<
     }
     let body = wire::rejection(dialect, &limits, wait);
     Err(respond(StatusCode::TOO_MANY_REQUESTS, &headers, &body))
+}
+
+/// The next calls get 529.
+fn overloaded(state: &mut State) -> Option<Response<Body>> {
+    state.overloaded = state.overloaded.checked_sub(1)?;
+    let body =
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
+    let status = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    Some(respond(status, &[], &body))
 }
 
 /// How long until there is enough for the call.
@@ -185,21 +196,34 @@ fn stream(shared: Arc<Shared>, call: Call) -> Response<Body> {
         );
         real_time::sleep(shared.settings.first_token).await;
         let first = completion::first_events(&call.prompt, used);
-        let mut is_gone = !first.is_empty() && sender.send(Bytes::from(first)).await.is_err();
+        let mut is_gone = !first.is_empty() && sender.send(Ok(Bytes::from(first))).await.is_err();
+        let ends_at = call
+            .prompt
+            .breaks_after
+            .unwrap_or(u64::MAX)
+            .min(used.output);
         let mut produced = 0;
-        while produced < used.output && !is_gone {
+        while produced < ends_at && !is_gone {
             real_time::sleep(shared.settings.token_time).await;
             produced += 1;
             let event = completion::token_event(&call.prompt);
-            is_gone = sender.send(Bytes::from(event)).await.is_err();
+            is_gone = sender.send(Ok(Bytes::from(event))).await.is_err();
         }
         let used = Usage {
             output: produced,
             ..used
         };
         finish(&shared, &call, used);
-        let last = completion::last_events(dialect, &call.prompt, used);
-        sender.send(Bytes::from(last)).await.ok();
+        let last = match call.prompt.breaks_after {
+            // The connection is closed in the middle of the body.
+            Some(_) => Err(io::Error::other("breaks off")),
+            None => Ok(Bytes::from(completion::last_events(
+                dialect,
+                &call.prompt,
+                used,
+            ))),
+        };
+        sender.send(last).await.ok();
     });
     let body = ChannelBody { receiver }.boxed();
     let mut response = Response::builder().header("content-type", "text/event-stream");
@@ -216,24 +240,25 @@ fn respond(status: StatusCode, headers: &[(String, String)], body: &Value) -> Re
     for (name, value) in headers {
         response = response.header(name, value);
     }
-    let body = Full::new(Bytes::from(body.to_string())).boxed();
+    let body = Full::new(Bytes::from(body.to_string()));
+    let body = body.map_err(|never| match never {}).boxed();
     response.body(body).expect("headers are valid")
 }
 
 /// A body of pieces that another task sends.
 struct ChannelBody {
-    receiver: mpsc::Receiver<Bytes>,
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
 }
 
 impl hyper::body::Body for ChannelBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let piece = self.receiver.poll_recv(cx);
-        piece.map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
     }
 }

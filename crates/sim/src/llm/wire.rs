@@ -60,6 +60,10 @@ pub struct Prompt {
     pub bound: Option<u64>,
     /// As a stream of events.
     pub stream: bool,
+    /// How many completions it asks for: each has up to the bound.
+    pub completions: u64,
+    /// The stream breaks off after so many tokens: `sim_break` in the request.
+    pub breaks_after: Option<u64>,
     /// With usage at the end of the stream.
     pub include_usage: bool,
     /// How long the completion gets: `sim_output` in the request, which only the provider reads.
@@ -111,6 +115,8 @@ impl Prompt {
             input,
             cached: number(&json["sim_cached"]).unwrap_or(0).min(input),
             bound,
+            completions: completions(&json),
+            breaks_after: number(&json["sim_break"]),
             stream: json["stream"] == json!(true) || path.contains(":stream"),
             include_usage: json["stream_options"]["include_usage"] == json!(true),
             wanted: number(&json["sim_output"]),
@@ -125,7 +131,19 @@ impl Prompt {
         let wanted = self.wanted.unwrap_or(otherwise);
         Usage {
             input: self.input,
-            output: wanted.min(self.bound.unwrap_or(u64::MAX)),
+            output: wanted.min(self.bound.unwrap_or(u64::MAX)) * self.completions,
+        }
+    }
+
+    /// What it holds until then; `unbounded`: a completion whose request states no bound.
+    #[must_use]
+    pub fn holds(&self, unbounded: u64) -> Usage {
+        Usage {
+            input: self.input,
+            output: self
+                .bound
+                .unwrap_or(unbounded)
+                .saturating_mul(self.completions),
         }
     }
 
@@ -176,6 +194,17 @@ fn model_in_path(dialect: LlmDialect, path: &str) -> Option<String> {
     let (_, after) = path.split_once(before)?;
     let name = after.split(['/', ':']).next()?;
     Some(name.to_owned())
+}
+
+/// `n` of OpenAI, `candidateCount` of Gemini; as many as the real ones take.
+fn completions(json: &Value) -> u64 {
+    let stated = [
+        &json["n"],
+        &json["best_of"],
+        &json["generationConfig"]["candidateCount"],
+    ];
+    let most = stated.iter().filter_map(|value| value.as_u64()).max();
+    most.unwrap_or(1).clamp(1, 128)
 }
 
 fn tool(json: &Value) -> Option<String> {
@@ -369,6 +398,12 @@ mod tests {
             ("pro", 2, Some(7))
         );
         assert!(Prompt::read(LlmDialect::OpenAi, "/", b"no json").is_err());
+        let several = br#"{"messages":["1234"],"max_tokens":9,"n":3,"sim_output":4}"#;
+        let prompt = Prompt::read(LlmDialect::OpenAi, "/v1/chat/completions", several).unwrap();
+        assert_eq!(
+            (prompt.holds(500).output, prompt.usage(16).output),
+            (27, 12)
+        );
     }
 
     /// As the real providers do: these endpoints send usage by themselves, and reject the option.

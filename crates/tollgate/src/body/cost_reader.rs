@@ -1,7 +1,8 @@
 //! Reads the real cost of a call from its response as it passes.
 //!
-//! Promises: reads JSON, or the last event of a stream that reports the cost. Bounded: for a larger
-//! response the estimated cost stays.
+//! Promises: reads JSON, or the last event of a stream that reports the cost. Bounded: of a larger
+//! response its end is searched, where every provider writes the usage; if it is not there or is
+//! compressed, the estimated cost stays.
 //!
 //! Never: delays or changes a byte.
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
 use serde_json::Value;
 use tollgate_core::feedback::COUNT_MAX;
 
@@ -17,13 +19,17 @@ use crate::event::CostDoubt;
 use crate::json_cost;
 use crate::token_estimates::TokenEstimates;
 
-/// The largest JSON that is searched for a cost, as received: responses of language models, with
-/// room.
+/// The largest JSON that is parsed for a cost, as received: responses of language models, with
+/// room. Embeddings and images are larger.
 const JSON_MAX: usize = 1024 * 1024;
 
-/// The longest event that is buffered. Usage events come last and have some hundred bytes; a longer
-/// event is skipped.
+/// The longest event that is parsed. Usage events come last and have some hundred bytes; of a longer
+/// one (the whole response at the end of a stream) the end is searched.
 const EVENT_MAX: usize = 64 * 1024;
+
+/// How much of the end of a longer response or event is searched. A usage has some hundred bytes, and
+/// little comes after it.
+const END_MAX: usize = 64 * 1024;
 
 /// Events of a stream that are no text: its start, its end, and what is in between.
 const EVENTS_BESIDE: u64 = 16;
@@ -176,7 +182,11 @@ impl CostReader {
     /// The real cost per term, once the response is complete.
     pub(crate) fn costs(mut self) -> Vec<(usize, u64)> {
         match self.kind {
-            BodyFormat::Json if self.is_too_long => {}
+            BodyFormat::Json if self.is_too_long => {
+                if !self.decoder.headers.contains_key(CONTENT_ENCODING) {
+                    self.search_end();
+                }
+            }
             BodyFormat::Json => {
                 let Decoder {
                     headers,
@@ -222,21 +232,50 @@ impl CostReader {
     }
 
     fn append(&mut self, bytes: &[u8], most: usize) {
+        let most = if self.is_too_long { 2 * END_MAX } else { most };
         if self.buffer.len() + bytes.len() > most {
             self.is_too_long = true;
-            self.buffer = Vec::new();
+            // Seldom enough that moving the end costs less than what is read.
+            let excess = self.buffer.len().saturating_sub(END_MAX);
+            self.buffer.drain(..excess);
+            self.buffer.shrink_to(2 * END_MAX);
+            let own = bytes.len().saturating_sub(END_MAX);
+            self.buffer
+                .extend_from_slice(bytes.get(own..).unwrap_or_default());
+            return;
         }
-        if !self.is_too_long {
-            self.buffer.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Reads what the end of a long response reports, from the last place that names it.
+    fn search_end(&mut self) {
+        let end = std::mem::take(&mut self.buffer);
+        let tops = |one: &WantedCost| -> Vec<String> {
+            let paths = one
+                .fields
+                .iter()
+                .map(|(path, _)| path.trim_start_matches('-'));
+            let tops = paths.filter_map(|path| Some(path.split_once('.')?.0.to_owned()));
+            tops.collect()
+        };
+        let mut names: Vec<String> = self.wanted.iter().flat_map(tops).collect();
+        names.sort();
+        names.dedup();
+        for name in names {
+            if let Some(found) = last_named(&end, &name) {
+                let json = serde_json::json!({ name: found });
+                self.wanted.iter_mut().for_each(|one| one.read(&json));
+            }
         }
     }
 
     /// The line is complete: does it report a cost?
     fn read_event(&mut self) {
-        let line = std::mem::take(&mut self.buffer);
         if std::mem::take(&mut self.is_too_long) {
+            self.search_end();
             return;
         }
+        let line = std::mem::take(&mut self.buffer);
         let Some(data) = line.strip_prefix(b"data:") else {
             return;
         };
@@ -254,6 +293,24 @@ impl CostReader {
             self.wanted.iter_mut().for_each(|one| one.read(&json));
         }
     }
+}
+
+/// The last object with this name in the end of a JSON text.
+fn last_named(end: &[u8], name: &str) -> Option<Value> {
+    let quoted = format!("\"{name}\"");
+    let quoted = quoted.as_bytes();
+    let names = end.windows(quoted.len()).enumerate().rev();
+    let mut places = names.filter(|(_, part)| *part == quoted);
+    places.find_map(|(at, _)| {
+        // Behind a backslash it is in a text.
+        if at.checked_sub(1).and_then(|before| end.get(before)) == Some(&b'\\') {
+            return None;
+        }
+        let after = end.get(at + quoted.len()..)?.trim_ascii_start();
+        let value = after.strip_prefix(b":")?;
+        let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Value>();
+        values.next()?.ok().filter(Value::is_object)
+    })
 }
 
 /// Events wrap what a response has at its top: Anthropic in `message`, OpenAI in `response`.
@@ -325,13 +382,39 @@ mod tests {
             "{{\"x\":\"{}\",\"usage\":{{\"total_tokens\":5}}}}",
             "x".repeat(JSON_MAX)
         );
-        assert_eq!(costs(BodyFormat::Json, &[&long]), []);
+        assert_eq!(costs(BodyFormat::Json, &[&long[..long.len() - 4]]), []);
         let line = format!(
             "data: {{\"x\":\"{}\",\"usage\":{{\"total_tokens\":5}}}}\n",
             "x".repeat(EVENT_MAX)
         );
         let next = "data: {\"usage\":{\"total_tokens\":6}}\n";
         assert_eq!(costs(BodyFormat::Events, &[&line, next]), [(2, 6)]);
+    }
+
+    /// A former bug: JSON above 1 MiB (embeddings, images) was never settled, nor was the last event of
+    /// a stream that repeats a long response.
+    #[test]
+    fn the_end_of_a_long_response_is_searched() {
+        let long = format!(
+            "{{\"data\":\"{}\",\"text\":\"\\\"usage\\\":{{}}\",\"usage\" : {{\"total_tokens\":5,\"x\":{{}}}}, \"id\":\"{}\"}}",
+            "x".repeat(JSON_MAX),
+            "y".repeat(1_000)
+        );
+        for size in [9_000, 70_000, 200_000, 2 << 20] {
+            let pieces: Vec<&str> = long
+                .as_bytes()
+                .chunks(size)
+                .map(|part| std::str::from_utf8(part).unwrap())
+                .collect();
+            assert_eq!(costs(BodyFormat::Json, &pieces), [(2, 5)], "{size}");
+        }
+        let event = format!("data: {long}\n\n");
+        assert_eq!(costs(BodyFormat::Events, &[&event]), [(2, 5)]);
+        let beyond = format!(
+            "{{\"usage\":{{\"total_tokens\":5}},\"x\":\"{}\"}}",
+            "x".repeat(JSON_MAX)
+        );
+        assert_eq!(costs(BodyFormat::Json, &[&beyond]), []);
     }
 
     #[test]

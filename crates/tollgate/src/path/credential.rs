@@ -1,6 +1,7 @@
 //! The credential stage: which key or token is sent with this attempt?
 //!
-//! Promises: picks the key of a pool that is free first, and suspends a rejected key while others
+//! Promises: picks the key of a pool that has room for the call first, and among those the one
+//! with the largest part of its tightest limit; suspends a rejected key while others
 //! serve. A client's own credential wins where the provider file says so, and is counted by its
 //! fingerprint. A 401 renews the token once per call; a second 401 goes to the caller.
 //!
@@ -12,6 +13,7 @@ use std::cmp::Reverse;
 use tollgate_config::provider::Per;
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::Class;
+use tollgate_core::limit::CellView;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::{PeekQuery, PeekReply};
@@ -23,7 +25,7 @@ use super::{token, unsendable};
 use crate::Error;
 use crate::credentials::{Credential, CredentialSource, HeldToken, fingerprint};
 use crate::event::{Event, KeyRejection, KeySuspension};
-use crate::providers::CompiledPolicy;
+use crate::providers::{CompiledPolicy, LimitBinding};
 
 /// How long a rejected key is suspended if the provider does not say: long enough not to annoy,
 /// short enough that a fixed account serves again the same day.
@@ -197,13 +199,16 @@ fn suspend_key(
     }
 }
 
-/// When a key may be used, and what remains of its tightest limit.
+/// When a key may be used, and what remains of its tightest limit, in thousandths of it: limits of
+/// calls and of tokens compare only so.
+#[derive(Debug, PartialEq, Eq)]
 struct KeyAvailability {
     after: Span,
-    remaining: u64,
+    remaining_permille: u64,
 }
 
-/// The key that is free first; among free keys the one with most remaining; equal keys take turns.
+/// The key that has room for the call first; among those the one with most remaining; equal keys
+/// take turns.
 async fn best_key(route: &Route, policy: &CompiledPolicy) -> usize {
     if policy.key_count() < 2 {
         return 0;
@@ -233,7 +238,7 @@ async fn best_of_pool(route: &Route, policy: &CompiledPolicy) -> Option<(usize, 
 
 impl KeyAvailability {
     fn rank(&self) -> (Reverse<Span>, u64) {
-        (Reverse(self.after), self.remaining)
+        (Reverse(self.after), self.remaining_permille)
     }
 }
 
@@ -243,13 +248,9 @@ async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<
     for index in 0..count {
         let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
         let attributes = route.subject.attributes(fingerprint);
-        let limits = policy.limits.iter();
-        let of_key = limits.filter(|limit| {
-            limit.is_learned() || (limit.per == Per::ApiKey && limit.counts_calls())
-        });
-        query
-            .cells
-            .extend(of_key.map(|limit| (limit.cell_of(&attributes), limit.rule.clone())));
+        query.cells.extend(
+            key_limits(policy).map(|limit| (limit.cell_of(&attributes), limit.rule.clone())),
+        );
         if policy.cools_per_key() {
             let scope = policy.cooldown_scope(route.subject.entity.as_deref(), fingerprint);
             query.scopes.push(scope);
@@ -266,6 +267,24 @@ async fn peek_keys(route: &Route, policy: &CompiledPolicy, count: usize) -> Vec<
     (0..count).map(&mut of_key).collect()
 }
 
+/// The limits that a key has of its own.
+fn key_limits(policy: &CompiledPolicy) -> impl Iterator<Item = &LimitBinding> {
+    let limits = policy.limits.iter();
+    limits.filter(|limit| limit.is_learned() || limit.per == Per::ApiKey)
+}
+
+/// What remains of a limit, in thousandths.
+fn permille(view: &CellView) -> u64 {
+    let remaining = u128::from(view.remaining) * 1_000 / u128::from(view.limit.max(1));
+    u64::try_from(remaining).unwrap_or(u64::MAX).min(1_000)
+}
+
+/// Too little remains for a call of this cost. One that costs more than the limit waits for all of
+/// it.
+fn lacks_room(view: &CellView, cost: u64) -> bool {
+    view.remaining < cost.min(view.limit).max(1)
+}
+
 fn availability(
     route: &Route,
     policy: &CompiledPolicy,
@@ -274,11 +293,15 @@ fn availability(
 ) -> KeyAvailability {
     let live = &route.subject.provider;
     let fingerprint = policy.key_fingerprint(index).map(|key| &**key);
-    let views = &seen.cells;
-    let remaining = views.iter().map(|view| view.remaining).min();
-    let empty = views.iter().filter(|view| view.remaining == 0);
+    let views = || seen.cells.iter().zip(key_limits(policy));
+    let remaining = views().map(|(view, _)| permille(view)).min();
+    let attributes = route.subject.attributes(fingerprint);
+    let lacks = views().filter(|(view, limit)| {
+        let cost = limit.term(&attributes).map_or(1, |term| term.cost);
+        lacks_room(view, cost)
+    });
     // Unknown: after all others.
-    let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
+    let full = lacks.map(|(view, _)| view.reset_after.unwrap_or(Span(u64::MAX)));
     let suspended = fingerprint.and_then(|fingerprint| live.suspended_keys.until(fingerprint));
     let suspended = suspended.map(|(until, _)| until.since(live.ledger.at()));
     // How long it still cools down after a 429 for this key alone.
@@ -293,6 +316,6 @@ fn availability(
     let after = full.chain(suspended).chain(cooling);
     KeyAvailability {
         after: after.max().unwrap_or(Span::ZERO),
-        remaining: remaining.unwrap_or(u64::MAX),
+        remaining_permille: remaining.unwrap_or(1_000),
     }
 }

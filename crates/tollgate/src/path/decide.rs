@@ -34,7 +34,7 @@ use super::subject::Subject;
 use super::{connect, destination};
 use crate::credentials::fingerprint;
 use crate::providers::{
-    ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
+    ActiveProvider, BodyText, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
 };
 use crate::{Error, Permit};
 
@@ -157,7 +157,7 @@ pub(super) fn subject(
         costs: call_costs(
             &policy.provider.costs,
             &options.costs,
-            &[],
+            BodyText::Whole(&[]),
             (&active.token_estimates, entity.as_deref()),
         )
         .0,

@@ -123,6 +123,7 @@ impl RetryState {
             retry_after,
             safety: safety(route, sent),
             probe,
+            caller_retries: caller_retries(route),
             time_remaining: Some(route.subject.wait_remaining(policy.provider.queue.timeout)),
         };
         match route
@@ -183,6 +184,15 @@ fn with_time(mut response: UpstreamResponse, after: Span) -> UpstreamResponse {
         head.headers.insert("retry-after-ms", millis);
     }
     response
+}
+
+/// The SDKs of OpenAI, Anthropic and others number the attempts of a call that they repeat
+/// themselves, also the first one.
+fn caller_retries(route: &Route) -> bool {
+    route
+        .request
+        .headers
+        .contains_key("x-stainless-retry-count")
 }
 
 /// May it be repeated? A body that is gone cannot.

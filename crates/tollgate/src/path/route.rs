@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, IF_RANGE, RANGE};
-use http::{HeaderMap, HeaderValue, Method};
+use http::header::{ACCEPT_ENCODING, IF_RANGE, RANGE};
+use http::{HeaderMap, Method};
 use http_body::Body;
 use tollgate_config::provider::{AuthStyle, Upstream};
 use tollgate_core::ask::{PathTag, Priority};
@@ -19,19 +19,19 @@ use tollgate_core::time::Micros;
 
 use super::call::{CallOptions, HttpCall, UseCache};
 use super::destination::{Destination, is_own_origin, resolve, to_upstream};
+use super::request_costs::costs;
 use super::subject::Subject;
 use crate::Error;
 use crate::body_memory::{BodyMemory, BodyShare};
+use crate::body_scan::LargeBody;
 use crate::cache::BackgroundRefresh;
 use crate::credentials::find_client_credential;
-use crate::event::{CostDoubt, Event};
+use crate::event::Event;
 use crate::flights::{Conditions, Flight, MergeLeader};
 use crate::foreign::ForeignClient;
 use crate::payload::{BodyError, Payload, READ_MAX, ReadBack, ReadBounds, WHOLE_MAX};
 use crate::pool::Origin;
-use crate::providers::{
-    ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, call_costs, caller_id,
-};
+use crate::providers::{ActiveProvider, Claim, CompiledPolicy, ProviderRegistry, caller_id};
 use crate::timer::within;
 use crate::usage_event;
 
@@ -105,11 +105,12 @@ where
     let upload = &pending.destination.policy.provider.upload;
     let bounds = ReadBounds::new(upload, pending.body_max());
     let mut share = BodyShare::new(BodyMemory::of_process());
-    let gathered = Payload::gather(sent, bounds, &mut share);
+    let mut large = None;
+    let gathered = Payload::gather(sent, bounds, &mut share, &mut large);
     let payload = within(pending.options.timeout, gathered)
         .await
         .map_err(|_| Error::SlowBody)??;
-    let read_back = if bounds.memory > WHOLE_MAX && payload.is_unread() {
+    let read_back = if bounds.body_decides() && payload.is_unread() {
         Box::pin(payload.read_back()).await?
     } else {
         None
@@ -118,7 +119,8 @@ where
         pending.arrived = registry.ledger().at(); // an upload does not use up its time in the queue
         pending.body_share = Some(share);
     }
-    pending.finish(payload, read_back.as_ref())
+    let large = large.as_deref().filter(|_| read_back.is_none());
+    pending.finish(payload, (read_back.as_ref(), large))
 }
 
 /// Routes a call that has no body.
@@ -127,7 +129,7 @@ pub(super) fn route_without_body(
     call: HttpCall<()>,
 ) -> Result<Route, Error> {
     let ((), pending) = start(registry, call)?;
-    pending.finish(Payload::Whole(Bytes::new()), None)
+    pending.finish(Payload::Whole(Bytes::new()), (None, None))
 }
 
 /// A call before its body is read.
@@ -212,16 +214,55 @@ impl PendingRoute {
         }
     }
 
-    /// `read_back`: the body that the decisions read, if it is in a file.
-    fn finish(mut self, payload: Payload, read_back: Option<&ReadBack>) -> Result<Route, Error> {
-        let (payload, strips_usage) = self.with_usage(payload);
-        // An unread body is not "no entity": a large body must not evade a limit.
-        let on_ambiguity = self.destination.policy.provider.entities.on_ambiguity;
+    /// The costs of a stream are read as it passes, and a stream cannot be decoded in pieces: where
+    /// they are settled, it comes uncompressed.
+    fn drop_compression(&mut self, body: &[u8]) {
+        let mut costs = self.destination.policy.provider.costs.iter();
+        let mut settles = || costs.any(|cost| !cost.after.is_empty());
+        if self.headers.contains_key(ACCEPT_ENCODING)
+            && settles()
+            && usage_event::is_stream(&self.path, body)
+        {
+            self.headers.remove(ACCEPT_ENCODING);
+        }
+    }
+
+    /// The bytes that entity and costs are read from. An unread body is not "no entity": a large body
+    /// must not evade a limit.
+    fn deciding<'a>(
+        &self,
+        payload: &'a Payload,
+        read_back: Option<&'a ReadBack>,
+        large: Option<&'a LargeBody>,
+    ) -> Result<&'a [u8], Error> {
+        let entities = &self.destination.policy.provider.entities;
         let is_unread = payload.is_unread() && read_back.is_none();
-        if is_unread && self.needs_body() && on_ambiguity == OnAmbiguity::Reject {
+        let is_known = || {
+            large
+                .zip(entities.body_field())
+                .is_some_and(|(large, field)| large.knows(field))
+        };
+        let may_reject = entities.on_ambiguity == OnAmbiguity::Reject;
+        if is_unread && self.needs_body() && may_reject && !is_known() {
             return Err(EntityError::Body.into());
         }
-        let body = read_back.map_or(payload.buffered(), |read| &read.bytes);
+        Ok(match (read_back, large) {
+            (Some(read), _) => &read.bytes,
+            (None, Some(large)) => &large.json,
+            (None, None) => payload.buffered(),
+        })
+    }
+
+    /// `read_back`: the body that the decisions read, if it is in a file; `large`: what it states, if
+    /// it is too large for that.
+    fn finish(
+        mut self,
+        payload: Payload,
+        (read_back, large): (Option<&ReadBack>, Option<&LargeBody>),
+    ) -> Result<Route, Error> {
+        let (payload, strips_usage) = self.with_usage(payload);
+        let body = self.deciding(&payload, read_back, large)?;
+        self.drop_compression(body);
         let PendingRoute {
             headers,
             options,
@@ -246,11 +287,13 @@ impl PendingRoute {
         })?;
         let caller = options.caller.as_deref();
         let entity: Option<Arc<str>> = routed.entity.map(|entity| entity.as_str().into());
-        let known = (&*destination.provider.token_estimates, entity.as_deref());
-        let (costs, doubt) = call_costs(&provider.costs, &options.costs, body, known);
-        if let Some(doubt) = doubt.filter(|doubt| is_doubtful(*doubt, &headers)) {
-            destination.provider.cost_doubts.report(doubt);
-        }
+        let costs = costs(
+            &destination,
+            &options,
+            &headers,
+            (body, large),
+            entity.as_deref(),
+        );
         let subject = Subject {
             caller_id: caller.map_or_else(CallerId::default, caller_id),
             costs,
@@ -463,13 +506,6 @@ impl Route {
             refresh.mark_sent();
         }
     }
-}
-
-/// A request that does not claim to be JSON, such as a file, is none; nothing is wrong with it.
-fn is_doubtful(doubt: CostDoubt, headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let claims_json = kind.is_none_or(|kind| kind.windows(4).any(|part| part == b"json"));
-    claims_json || doubt != CostDoubt::UnreadableBody
 }
 
 /// Rejects a method that the provider's file does not allow.

@@ -66,10 +66,10 @@ async fn a_body_goes_to_a_file_when_memory_is_scarce() {
     let memory = Arc::new(BodyMemory::new(50_000));
     let bounds = bounds(1 << 20);
     let mut first = BodyShare::new(memory.clone());
-    let small = Payload::gather(pieces(40_000), bounds, &mut first).await;
+    let small = Payload::gather(pieces(40_000), bounds, &mut first, &mut None).await;
     assert!(matches!(small.unwrap(), Payload::Whole(_)));
     let mut second = BodyShare::new(memory);
-    let mut other = Payload::gather(pieces(40_000), bounds, &mut second)
+    let mut other = Payload::gather(pieces(40_000), bounds, &mut second, &mut None)
         .await
         .unwrap();
     assert!(matches!(other, Payload::Spooled(_)));
@@ -86,7 +86,7 @@ async fn gathered(remaining: usize, every: Span, min_rate: u64) -> Result<Payloa
         min_rate,
         ..bounds(1 << 20)
     };
-    Payload::gather(body, bounds, &mut share()).await
+    Payload::gather(body, bounds, &mut share(), &mut None).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,7 +169,7 @@ async fn a_large_body_is_read_to_a_file_and_can_be_sent_again() {
                 trailers: trailers.clone(),
                 ..pieces(length)
             };
-            let mut payload = Payload::gather(body, bounds(1 << 20), &mut share())
+            let mut payload = Payload::gather(body, bounds(1 << 20), &mut share(), &mut None)
                 .await
                 .unwrap();
             assert!(matches!(payload, Payload::Spooled(_)) && payload.is_resendable());
@@ -184,9 +184,10 @@ async fn a_large_body_is_read_to_a_file_and_can_be_sent_again() {
 async fn a_body_larger_than_the_spool_is_streamed_whole_and_once() {
     for spool in [0, 300_000, 1 << 20] {
         let whole = pieces(2_000_000).collect().await.unwrap().to_bytes();
-        let mut payload = Payload::gather(pieces(2_000_000), bounds(spool), &mut share())
-            .await
-            .unwrap();
+        let mut payload =
+            Payload::gather(pieces(2_000_000), bounds(spool), &mut share(), &mut None)
+                .await
+                .unwrap();
         assert!(matches!(payload, Payload::Stream(_)), "{spool}");
         assert_eq!(sent(&mut payload).await.0, whole, "{spool}");
         assert!(!payload.is_resendable());
@@ -198,10 +199,10 @@ async fn a_body_larger_than_the_spool_is_streamed_whole_and_once() {
 async fn a_body_in_a_file_takes_no_memory() {
     let memory = Arc::new(BodyMemory::new(usize::MAX));
     let mut share = BodyShare::new(memory.clone());
-    let body = Payload::gather(pieces(900_000), bounds(1 << 20), &mut share).await;
+    let body = Payload::gather(pieces(900_000), bounds(1 << 20), &mut share, &mut None).await;
     assert!(matches!(body.unwrap(), Payload::Spooled(_)));
     assert_eq!(memory.held(), 0);
-    let streamed = Payload::gather(pieces(900_000), bounds(300_000), &mut share).await;
+    let streamed = Payload::gather(pieces(900_000), bounds(300_000), &mut share, &mut None).await;
     assert!(matches!(streamed.unwrap(), Payload::Stream(_)));
     assert!(memory.held() <= 10_007, "the piece that had no room");
 }
@@ -211,7 +212,7 @@ async fn a_body_in_a_file_takes_no_memory() {
 async fn a_body_in_memory_is_counted_as_it_is() {
     let memory = Arc::new(BodyMemory::new(usize::MAX));
     let mut share = BodyShare::new(memory.clone());
-    let body = Payload::gather(pieces(100_000), bounds(1 << 20), &mut share).await;
+    let body = Payload::gather(pieces(100_000), bounds(1 << 20), &mut share, &mut None).await;
     assert!(matches!(body.unwrap(), Payload::Whole(_)));
     assert!(memory.held() > 100_000, "{}", memory.held());
 }
@@ -225,14 +226,14 @@ async fn a_body_that_decides_something_goes_to_a_file_too_and_is_read_back() {
     };
     let memory = Arc::new(BodyMemory::new(50_000));
     let mut share = BodyShare::new(memory.clone());
-    let body = Payload::gather(pieces(900_000), decides(2 << 20), &mut share).await;
+    let body = Payload::gather(pieces(900_000), decides(2 << 20), &mut share, &mut None).await;
     let mut body = body.unwrap();
     assert!(matches!(body, Payload::Spooled(_)));
     assert_eq!(memory.held(), 0);
     let read = body.read_back().await.unwrap().unwrap();
     assert_eq!(read.bytes, sent(&mut body).await.0);
     // Where no file may hold all of it, it stays.
-    let small = Payload::gather(pieces(900_000), decides(1 << 18), &mut share).await;
+    let small = Payload::gather(pieces(900_000), decides(1 << 18), &mut share, &mut None).await;
     assert!(matches!(small.unwrap(), Payload::Whole(_)));
 }
 
@@ -244,7 +245,7 @@ async fn files_never_exceed_what_all_together_may_have() {
         ..bounds(1 << 20)
     };
     let gather = |length| async move {
-        let gathered = Payload::gather(pieces(length), bounds, &mut share()).await;
+        let gathered = Payload::gather(pieces(length), bounds, &mut share(), &mut None).await;
         gathered.unwrap()
     };
     let first = gather(400_000).await;
@@ -272,7 +273,7 @@ async fn a_small_body_takes_little_memory_on_its_way_to_a_file() {
         every: Span::from_millis(1),
         timer: None,
     };
-    let body = Payload::gather(body, bounds(1 << 20), &mut share).await;
+    let body = Payload::gather(body, bounds(1 << 20), &mut share, &mut None).await;
     assert!(matches!(body.unwrap(), Payload::Spooled(_)));
     assert!(memory.peak() <= 1_024, "{}", memory.peak());
 }

@@ -13,16 +13,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tollgate_config::Provider;
-use tollgate_config::provider::{Cost, Per};
+use tollgate_config::provider::Per;
 use tollgate_core::ask::{CellId, CostUnit, Priority, Term};
 use tollgate_core::feedback::{Dialect, LearnedWindow};
 use tollgate_core::limit::{Algorithm, HoldUntil, Rule};
 
 use super::limit_inheritance::Predecessor;
 use crate::error::Reason;
-use crate::event::CostDoubt;
-use crate::json_cost;
-use crate::token_estimates::{self, TokenEstimates};
 
 /// The unit of a limit that names none.
 const CALLS: &str = "calls";
@@ -322,66 +319,6 @@ impl LimitBinding {
     }
 }
 
-/// The costs of a call before it is sent: as its caller states, else as its body states, else what
-/// calls of its entity used, else the default of the file. And why they are not certain, if so.
-pub(crate) fn call_costs(
-    costs: &[Cost],
-    stated: &[(String, u64)],
-    body: &[u8],
-    (estimates, entity): (&TokenEstimates, Option<&str>),
-) -> (Vec<CallCost>, Option<CostDoubt>) {
-    let explicit = stated.iter().map(|(unit, amount)| CallCost {
-        unit: unit.clone(),
-        amount: *amount,
-        prompt: 0,
-        explicit: true,
-    });
-    let mut prices: Vec<CallCost> = explicit.collect();
-    let reads_body = costs
-        .iter()
-        .any(|cost| !cost.before.is_empty() || cost.prompt);
-    let json: Option<serde_json::Value> = reads_body
-        .then(|| serde_json::from_slice(body).ok())
-        .flatten();
-    let is_unread = reads_body && json.is_none() && !body.is_empty();
-    let mut doubt = is_unread.then_some(CostDoubt::UnreadableBody);
-    let mut prompt_size = None; // the same for all units
-    for cost in costs {
-        if prices.iter().any(|price| price.unit == cost.unit) {
-            continue;
-        }
-        let bound = json.as_ref().and_then(|json| first_of(json, &cost.before));
-        let mut before = cost.before.iter().zip(json.iter().cycle());
-        if before.any(|(name, json)| json_cost::is_absurd(json, name)) {
-            doubt = Some(CostDoubt::AbsurdBound);
-        }
-        let prompt = match cost.prompt {
-            true => *prompt_size
-                .get_or_insert_with(|| token_estimates::prompt_tokens(json.as_ref(), body)),
-            false => 0,
-        };
-        let used = || estimates.completion(&cost.unit, entity.unwrap_or_default());
-        let completion = match (bound, cost.prompt) {
-            (Some(bound), _) => bound,
-            // A call without a body asks for no completion.
-            (None, true) if body.is_empty() => 0,
-            (None, true) => used().unwrap_or(cost.otherwise),
-            (None, false) => cost.otherwise,
-        };
-        prices.push(CallCost {
-            unit: cost.unit.clone(),
-            amount: prompt.saturating_add(completion),
-            prompt,
-            explicit: false,
-        });
-    }
-    (prices, doubt)
-}
-
-fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
-    names.iter().find_map(|name| json_cost::at(json, name))
-}
-
 /// The name of an algorithm in a cell's name.
 fn algorithm(rule: &Rule) -> &'static str {
     match rule.algorithm() {
@@ -492,54 +429,5 @@ mod tests {
             bindings[0].term(&call(&prices)).unwrap().cost
         };
         assert_eq!((cost(true), cost(false)), (700, 100));
-    }
-
-    #[test]
-    fn a_cost_comes_from_the_caller_the_body_or_the_default() {
-        let cost = Cost {
-            unit: "tokens".to_owned(),
-            before: vec!["max_completion_tokens".to_owned(), "max_tokens".to_owned()],
-            prompt: false,
-            otherwise: 1_000,
-            after: Vec::new(),
-        };
-        let estimates = TokenEstimates::default();
-        let price = |stated: &[(String, u64)], body: &[u8]| {
-            let known = (&estimates, None);
-            call_costs(std::slice::from_ref(&cost), stated, body, known).0[0].amount
-        };
-        assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
-        assert_eq!(price(&[], b"no json"), 1_000);
-        assert_eq!(
-            price(&[("tokens".to_owned(), 7)], b"{\"max_tokens\": 64}"),
-            7
-        );
-    }
-    /// Bad input counts on the safe side: the size of the body, and what calls of the model used.
-    #[test]
-    fn a_prompt_is_added_and_an_absent_or_absurd_bound_is_estimated() {
-        let cost = Cost {
-            unit: "tokens".to_owned(),
-            before: vec!["max_tokens".to_owned()],
-            prompt: true,
-            otherwise: 1_000,
-            after: Vec::new(),
-        };
-        let estimates = TokenEstimates::default();
-        let price = |body: &str, entity| {
-            let known = (&estimates, Some(entity));
-            call_costs(std::slice::from_ref(&cost), &[], body.as_bytes(), known).0[0].amount
-        };
-        let input = |rest: &str| format!("{{\"input\":\"123456789\"{rest}}}");
-        assert_eq!(price(&input(",\"max_tokens\":50"), "a"), 53);
-        assert_eq!(price(&input(""), "a"), 1_003);
-        assert_eq!(price(&input(",\"max_tokens\":-5"), "a"), 1_003);
-        assert_eq!(price(&input(",\"max_tokens\":\"x\""), "a"), 1_003);
-        assert_eq!(price(&input(",\"max_tokens\":1e300"), "a"), u64::MAX);
-        assert_eq!(price("no json at all", "a"), 1_005);
-        assert_eq!(price("", "a"), 0);
-        estimates.learn("tokens", "a", 70);
-        assert_eq!(price(&input(""), "a"), 73);
-        assert_eq!(price(&input(""), "b"), 1_003);
     }
 }
