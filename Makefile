@@ -45,6 +45,7 @@ check: tools ## formatting and lints, as strict as CI
 test: tools ## everything that must hold before a change lands: format, tests, lints
 	$(CARGO) fmt --all --check
 	$(CARGO) test --workspace --locked
+	$(CARGO) test -p tollgate --no-default-features --test it features:: --locked
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p tollgate --no-default-features --all-targets --locked -- -D warnings
 

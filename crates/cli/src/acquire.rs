@@ -399,7 +399,9 @@ fn denied(reply: &Value, as_json: bool) -> anyhow::Result<ExitCode> {
         }
         _ => String::new(),
     };
-    writeln!(crate::out::err(), "denied: limit {limit}{when}")?;
+    let why = reply["id"].as_str();
+    let why = why.map_or_else(String::new, |id| format!(" (tollgate why {id})"));
+    writeln!(crate::out::err(), "denied: limit {limit}{when}{why}")?;
     Ok(ExitCode::from(DENIED))
 }
 

@@ -50,21 +50,12 @@ fn start(format: LogFormat, levels: Targets, queue: LineQueue) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(queue);
-    let lines = |is_json| LogFormatter { is_json };
     // A second log in one process is a bug, but no reason not to serve.
-    let _begun = match format {
-        LogFormat::Logfmt => builder
-            .event_format(lines(false))
-            .finish()
-            .with(levels)
-            .try_init(),
-        LogFormat::Json => builder
-            .event_format(lines(true))
-            .finish()
-            .with(levels)
-            .try_init(),
-        LogFormat::Pretty => builder.finish().with(levels).try_init(),
-    };
+    let _begun = builder
+        .event_format(LogFormatter { format })
+        .finish()
+        .with(levels)
+        .try_init();
 }
 
 /// Now, as log lines write it.
@@ -91,10 +82,10 @@ fn levels() -> anyhow::Result<Targets> {
     })
 }
 
-/// Formats lines as logfmt or JSON.
+/// Formats lines.
 #[derive(Debug)]
 struct LogFormatter {
-    is_json: bool,
+    format: LogFormat,
 }
 
 impl<S, N> FormatEvent<S, N> for LogFormatter
@@ -112,10 +103,10 @@ where
         let level = event.metadata().level();
         let mut line = LogLine::new(ts, level.as_str(), event.metadata().target());
         event.record(&mut line);
-        if self.is_json {
-            writeln!(writer, "{}", line.json())
-        } else {
-            writeln!(writer, "{}", line.logfmt())
+        match self.format {
+            LogFormat::Logfmt => writeln!(writer, "{}", line.logfmt()),
+            LogFormat::Json => writeln!(writer, "{}", line.json()),
+            LogFormat::Pretty => writeln!(writer, "{}", line.pretty()),
         }
     }
 }

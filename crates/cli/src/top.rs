@@ -7,6 +7,7 @@
 
 mod view;
 
+use std::cmp::Reverse;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde_json::Value;
 
 use crate::admin_client::{AdminClient, segment};
 use crate::options::Options;
+use crate::provider_state::ProviderState;
 use view::Picture;
 
 const EXAMPLES: &str = "\
@@ -32,7 +34,7 @@ Examples:
 /// The size of the picture that is printed without a terminal.
 const PRINTED: (u16, u16) = (100, 30);
 
-/// How many providers are asked for their details each time: as many as a tall screen shows.
+/// How many providers are asked for their details each time, worst first: as many as a tall screen shows.
 const PROVIDERS_MAX: usize = 50;
 
 /// How many of the last decisions are shown.
@@ -105,7 +107,11 @@ fn watch<B: Backend<Error: Send + Sync + 'static>>(
 /// Everything that is shown.
 fn read(remote: &AdminClient) -> anyhow::Result<Picture> {
     let list = remote.request(Method::GET, "/v1/providers", None)??;
-    let providers = list["providers"].as_array().cloned().unwrap_or_default();
+    let mut providers = items(&list["providers"]);
+    let waiting = providers.iter().filter_map(|one| one["waiting"].as_u64());
+    let waiting = waiting.sum();
+    // What is not asked is what flows.
+    providers.sort_by_key(urgency);
     let mut details = Vec::new();
     for provider in providers.iter().take(PROVIDERS_MAX) {
         let name = provider["name"].as_str().unwrap_or_default();
@@ -122,6 +128,7 @@ fn read(remote: &AdminClient) -> anyhow::Result<Picture> {
     Ok(Picture {
         providers: details,
         hidden: providers.len().saturating_sub(PROVIDERS_MAX),
+        waiting,
         decisions: items(&decisions["decisions"]),
         alerts: items(&alerts["alerts"]),
         problem: list["problems"]
@@ -129,6 +136,12 @@ fn read(remote: &AdminClient) -> anyhow::Result<Picture> {
             .and_then(Value::as_str)
             .map(str::to_owned),
     })
+}
+
+/// Worst first, then whose queue is longest.
+fn urgency(provider: &Value) -> (u8, Reverse<u64>) {
+    let waiting = provider["waiting"].as_u64().unwrap_or_default();
+    (ProviderState::of(provider).rank, Reverse(waiting))
 }
 
 fn items(value: &Value) -> Vec<Value> {
@@ -164,7 +177,13 @@ mod tests {
 
     #[test]
     fn the_picture_shows_providers_limits_alerts_and_decisions() {
-        let queue = json!({ "high": 1, "normal": 4, "low": 0, "eta": 12.4 });
+        let queue = json!({
+            "high": 1, "normal": 4, "low": 0, "eta": 12.4, "starved": 0,
+            "callers": {
+                "web": { "waiting": 1, "starved": 0, "eta": 0.5 },
+                "batch": { "waiting": 4, "starved": 0, "eta": 12.4 },
+            },
+        });
         let limits = json!([
             { "name": "40/10s", "limit": 40, "used": 40, "remaining": 0 },
             { "name": "1000/1d", "limit": 1_000, "used": 250, "remaining": 750 },
@@ -176,6 +195,7 @@ mod tests {
         let picture = Picture {
             providers: vec![provider("tmdb", "normal", &queue, &limits), second],
             hidden: 0,
+            waiting: 5,
             decisions: vec![json!({
                 "id": "4f1c2a", "ts": 45_605.25, "provider": "tmdb", "method": "GET", "path": "/3/movie/550",
                 "decision": "queue", "reason": "limit", "limit": "40/10s", "wait": 2.5, "status": 200, "source": "upstream",
@@ -186,6 +206,29 @@ mod tests {
             problem: None,
         };
         insta::assert_snapshot!(printed(&picture).expect("a picture"));
+    }
+
+    /// The first 50 in the order of their names were shown, whatever state they were in.
+    #[test]
+    fn the_worst_providers_are_shown_and_the_rest_is_counted() {
+        let one = |name: &str, state: &str, waiting: u64| json!({ "name": name, "state": state, "waiting": waiting });
+        let mut all = [
+            one("a", "normal", 0),
+            one("b", "normal", 9),
+            one("z", "sleep", 0),
+        ];
+        all.sort_by_key(urgency);
+        let names = all.iter().filter_map(|one| one["name"].as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["z", "b", "a"]);
+        let picture = Picture {
+            providers: vec![provider("z", "sleep", &json!({}), &json!([]))],
+            hidden: 2,
+            waiting: 9,
+            ..Picture::default()
+        };
+        let text = printed(&picture).expect("a picture");
+        let title = "tollgate: 3 providers, 9 calls waiting; the worst 1 shown, 2 more not";
+        assert!(text.starts_with(title), "{text}");
     }
 
     #[test]

@@ -78,7 +78,11 @@ impl Why {
 /// The call, and each step with the time since its beginning.
 fn timeline(call: &Value) -> String {
     let text = |name: &str| call[name].as_str().unwrap_or("-");
-    let mut out = format!("{} {} {}", text("id"), text("method"), text("path"));
+    let mut out = text("id").to_owned();
+    // A guard decides about requests that it does not see.
+    if call["method"].is_string() {
+        out += &format!(" {} {}", text("method"), text("path"));
+    }
     for (name, before) in [
         ("provider", " to "),
         ("entity", ", entity "),

@@ -37,7 +37,7 @@ use crate::preset::Preset;
 use crate::problem::{Level, Place, Problems, nearest};
 use crate::provider::{Auth, AuthStyle, Limit, Provider, learned_limits};
 use crate::raw::{self, Node};
-use crate::secret::Environment;
+use crate::secret::{Environment, Secret};
 use crate::setting::Setting;
 use crate::settings::{Degrade, Health, Timeout};
 
@@ -232,6 +232,7 @@ fn provider(
     let keys = secrets::keys(fields, environment, problems);
     let auth = auth::auth(fields, environment, problems);
     warn_if_unattached(fields, &auth, problems);
+    warn_if_login_lacks_key(fields, (&auth, &keys), problems);
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
@@ -337,6 +338,27 @@ fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems)
             Level::Warning,
             "the key is not attached to calls, because no way to attach it is known",
             "add `auth: {query: NAME}`, `auth: {header: NAME}` or `auth: {bearer: true}`",
+        ));
+    }
+}
+
+/// A login that posts a key and has none gets no token: calls without a token of their caller are rejected.
+fn warn_if_login_lacks_key(
+    fields: &Fields<'_>,
+    (auth, keys): (&Auth, &[Secret]),
+    problems: &mut Problems,
+) {
+    let AuthStyle::Login(login) = &auth.style else {
+        return;
+    };
+    let Some(at) = fields.get("auth") else { return };
+    // A preset without a key is for callers that bring tokens of their own.
+    let is_preset = matches!(Origin::of(&at.node.place), Origin::Preset(_));
+    if keys.is_empty() && !is_preset && login.body.expose().contains("{api_key}") {
+        problems.push(at.problem(
+            Level::Warning,
+            "the login posts `{api_key}`, and there is no key: calls without a token of their caller are rejected",
+            "add `api_key: \"${NAME}\"`",
         ));
     }
 }

@@ -3,7 +3,8 @@
 //! Calls take their permits as soon as there are any. Before the last call of a group go: all waiting calls of a higher
 //! priority and those that arrive meanwhile, the caller's own calls, and of every other caller of the same priority as
 //! many as take turns with it. All of them need as long as the slowest of the limits that they share. Steady demand
-//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`).
+//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`). Whoever has none waiting for a
+//! window that is used up calls no more, however much it called before.
 //!
 //! Promises: pure; saturates, never panics.
 //!
@@ -12,7 +13,7 @@
 mod limit;
 pub use limit::{EtaLimit, Refill};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ask::Priority;
 use crate::gate::CallerId;
@@ -89,6 +90,10 @@ impl EtaQueue {
 
     /// How long one of its limits needs for the last call of a group and all before it.
     fn time_at(&self, group: &EtaGroup, (at, limit): (usize, EtaLimit), cost: u64) -> Option<Span> {
+        let waiting = self.waiting(group, at);
+        // A new call would wait for a new window: a caller without one has ended its burst.
+        let is_used_up = limit.refill == Refill::AtOnce && limit.remaining == 0;
+        let is_over = |one: &EtaArrivals| is_used_up && !waiting.callers.contains(&one.caller);
         let limit = limit.for_priority(group.priority);
         let rate = limit.rate().millionths();
         let new = |one: &EtaArrivals| match limit.part {
@@ -96,7 +101,8 @@ impl EtaQueue {
             _ => one.rate.millionths().saturating_mul(cost),
         };
         let is_above = |priority: Priority| !self.is_fifo && priority > group.priority;
-        let urgent = self.arrivals.iter().filter(|one| is_above(one.priority));
+        let coming = || self.arrivals.iter().filter(|one| !is_over(one));
+        let urgent = coming().filter(|one| is_above(one.priority));
         let urgent = limit.taken_by_urgent(Rate::from_millionths(
             urgent.map(new).fold(0, u64::saturating_add),
         ));
@@ -110,7 +116,6 @@ impl EtaQueue {
             true => guaranteed,
             false => (rate - urgent).max(guaranteed),
         };
-        let waiting = self.waiting(group, at);
         let open = limit.after(group.closed_for);
         let during = |span: Span, rate: u64| scaled(rate, span.0, 1_000_000_000_000);
         let fixed = waiting
@@ -121,10 +126,7 @@ impl EtaQueue {
         for _ in 0..ROUNDS {
             let span = group.closed_for + time;
             let mut calls = fixed;
-            let new_ones = self
-                .arrivals
-                .iter()
-                .filter(|one| one.priority == group.priority && !self.is_fifo);
+            let new_ones = coming().filter(|one| one.priority == group.priority && !self.is_fifo);
             let mut others = waiting.others.clone();
             for one in new_ones.filter(|one| one.caller != group.caller) {
                 let waiting = others.entry(one.caller).or_default();
@@ -148,6 +150,7 @@ impl EtaQueue {
         for one in &self.groups {
             let uses = one.uses.iter().find(|(at, _)| *at == limit);
             let Some((_, cost)) = uses else { continue };
+            before.callers.insert(one.caller);
             let units = one.calls.saturating_mul((*cost).max(1));
             let is_peer = one.priority == group.priority;
             if is_peer && one.caller == group.caller {
@@ -171,6 +174,8 @@ struct Before {
     before: u64,
     /// Other callers of the same priority, with which it takes turns.
     others: BTreeMap<CallerId, u64>,
+    /// Everybody who waits for the limit.
+    callers: BTreeSet<CallerId>,
 }
 
 /// `count * by / of`, rounded to the nearest.

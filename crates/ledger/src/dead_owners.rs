@@ -1,16 +1,14 @@
 //! Owners that were found dead while somebody waited with them.
 //!
-//! They are other processes. The numbers that this process itself had in databases that were replaced
-//! are `former_owners.rs`: those are never dropped because a cell was used, and these never reject a
-//! settle, so they are two lists. A networked store gives no number twice and knows who lives, so its
-//! task keeps the few that it met (`networked/task.rs`).
+//! All of them are other processes. `former_owners.rs` lists the numbers that this process itself had in databases
+//! that were replaced. The lists differ in two ways: using a cell drops an entry of this list only, and only an entry
+//! of that list rejects a settle. A networked store never gives a number twice and knows which owners are alive, so
+//! its task lists only the few that it met (`networked/task.rs`).
 //!
-//! Promises: each is named in the next batch that meets a cell for which it waits, and then it is
-//! dropped. So nobody leaves anything to the dead, and nobody who is given the number of one later is
-//! taken for it.
+//! Promises: the next batch that uses a cell for which a dead owner waits names that owner, and the entry is dropped.
+//! No permit stays reserved for a dead owner, and a new process with the same number is not mistaken for it.
 //!
-//! Never: needed for safety. One that is forgotten is found dead again, or waits in the rows until its
-//! time is over.
+//! Never: needed for safety. An owner that is missing here is found dead again, or its entry in the row expires.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -19,10 +19,18 @@ use parking_lot::{Mutex, MutexGuard};
 pub mod rank {
     /// One reload, pause or setting at a time (`server::daemon`).
     pub const DAEMON_CHANGE: u8 = 10;
+    /// `desk.db`, while it is opened where the configuration says.
+    pub const DESK: u8 = 11;
     /// The current configuration of the daemon.
     pub const DAEMON_STATE: u8 = 12;
     /// The open listeners (`server::gateway::listeners`).
     pub const LISTENERS: u8 = 14;
+    /// Which alerts are active (`server::alerts`).
+    pub const ALERTS: u8 = 16;
+    /// Whose they are.
+    pub const ALERT_OWNERS: u8 = 17;
+    /// Those from before a restart of which nothing is known yet.
+    pub const RESTORED_ALERTS: u8 = 18;
     /// One exchange of all providers at a time (`tollgate::providers`).
     pub const RELOAD: u8 = 20;
     /// A provider that has not been called yet.
@@ -86,8 +94,12 @@ pub mod rank {
     pub(super) fn name(rank: u8) -> &'static str {
         match rank {
             DAEMON_CHANGE => "DAEMON_CHANGE",
+            DESK => "DESK",
             DAEMON_STATE => "DAEMON_STATE",
             LISTENERS => "LISTENERS",
+            ALERTS => "ALERTS",
+            ALERT_OWNERS => "ALERT_OWNERS",
+            RESTORED_ALERTS => "RESTORED_ALERTS",
             RELOAD => "RELOAD",
             LAZY_PROVIDER => "LAZY_PROVIDER",
             FLIGHTS => "FLIGHTS",

@@ -14,15 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::event::Event;
 use tollgate::providers::EntityMetrics;
+use tollgate_config::Config;
 use tollgate_core::alert::{Alert, AlertKind, AlertStage, AlertTracker, Notice};
 use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::daemon::Daemon;
 use crate::desk::{ActiveAlert, OutboxMessage};
@@ -64,11 +65,11 @@ pub struct Alerts {
 struct AlertState {
     daemon: Daemon,
     options: AlertOptions,
-    tracker: Mutex<AlertTracker>,
+    tracker: RankedMutex<{ rank::ALERTS }, AlertTracker>,
     /// Whose alert a name is, from its first message to its last.
-    owners: Mutex<BTreeMap<String, (String, Option<String>)>>,
+    owners: RankedMutex<{ rank::ALERT_OWNERS }, BTreeMap<String, (String, Option<String>)>>,
     /// Alerts from before a restart about which nothing is known yet.
-    restored: Mutex<BTreeSet<String>>,
+    restored: RankedMutex<{ rank::RESTORED_ALERTS }, BTreeSet<String>>,
     /// Whose alerts these are in the desk: those of this store.
     identity: String,
     added: Notify,
@@ -81,9 +82,9 @@ impl Alerts {
         let shared = Arc::new(AlertState {
             daemon: daemon.clone(),
             options,
-            tracker: Mutex::default(),
-            owners: Mutex::default(),
-            restored: Mutex::default(),
+            tracker: RankedMutex::default(),
+            owners: RankedMutex::default(),
+            restored: RankedMutex::default(),
             identity: webhook::digest(&store),
             added: Notify::new(),
         });
@@ -139,12 +140,13 @@ impl AlertState {
         let registry = self.daemon.registry();
         let found = registry.metrics(None, None).await.unwrap_or_default();
         let now = registry.ledger().at();
+        let loaded = self.daemon.loaded();
         let mut news: Vec<Notice> = Vec::new();
         {
             let (mut tracker, mut owners) = (self.tracker.lock(), self.owners.lock());
             let stores = self.lost_stores();
             let mut restored = self.restored.lock();
-            restored.retain(|name| self.is_unknown(owners.get(name), &found));
+            restored.retain(|name| is_unknown(&loaded.config, owners.get(name), &found));
             let is_there = |name: &str| {
                 let is_known = stores.contains(&name) || restored.contains(name);
                 is_known || found.iter().any(|one| one.key == name)
@@ -176,26 +178,6 @@ impl AlertState {
         for notice in news {
             self.report(notice).await;
         }
-    }
-
-    /// Is nothing known yet about an alert from before a restart? Its provider is still configured, and neither it
-    /// nor its entity has been called since.
-    fn is_unknown(
-        &self,
-        owner: Option<&(String, Option<String>)>,
-        found: &[EntityMetrics],
-    ) -> bool {
-        let Some((provider, entity)) = owner else {
-            return false;
-        };
-        let config = &self.daemon.loaded().config;
-        let is_configured = config.all_providers().any(|one| one.name == *provider);
-        let mut own = found.iter().filter(|one| one.provider == *provider);
-        let is_called = match entity {
-            Some(_) => own.any(|one| one.entity == *entity),
-            None => own.next().is_some(),
-        };
-        is_configured && !is_called
     }
 
     /// The stores that cannot be reached. No provider has a name with a space.
@@ -284,4 +266,23 @@ fn shown(kind: AlertKind, value: u64) -> serde_json::Value {
 
 fn micros(wall: Wall) -> i64 {
     i64::try_from(wall.0).unwrap_or(i64::MAX)
+}
+
+/// Is nothing known yet about an alert from before a restart? Its provider is still configured, and neither it
+/// nor its entity has been called since.
+fn is_unknown(
+    config: &Config,
+    owner: Option<&(String, Option<String>)>,
+    found: &[EntityMetrics],
+) -> bool {
+    let Some((provider, entity)) = owner else {
+        return false;
+    };
+    let is_configured = config.all_providers().any(|one| one.name == *provider);
+    let mut own = found.iter().filter(|one| one.provider == *provider);
+    let is_called = match entity {
+        Some(_) => own.any(|one| one.entity == *entity),
+        None => own.next().is_some(),
+    };
+    is_configured && !is_called
 }

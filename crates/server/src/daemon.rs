@@ -24,7 +24,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use tollgate::event::{self, Event};
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
@@ -36,6 +35,7 @@ use tollgate_config::{
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
+use tollgate_core::time::Wall;
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
 use crate::decision_log::DecisionLog;
@@ -60,8 +60,10 @@ struct Shared {
     decisions: Decisions,
     /// The last calls.
     decision_log: DecisionLog,
+    /// Counts in memory begin here.
+    started: Wall,
     /// Opened by the first request that needs it.
-    desk: Mutex<Option<Arc<Desk>>>,
+    desk: RankedMutex<{ rank::DESK }, Option<Arc<Desk>>>,
     /// Files and variables of this machine.
     world: fn() -> Environment<'static>,
     /// Serialises changes. Held while files are read, so only lock it where blocking is allowed.
@@ -136,9 +138,10 @@ impl Daemon {
         Daemon {
             shared: Arc::new(Shared {
                 decision_log: DecisionLog::new(registry.events()),
+                started: registry.ledger().wall(),
                 registry,
                 decisions,
-                desk: Mutex::new(None),
+                desk: RankedMutex::new(None),
                 world,
                 changing: RankedMutex::new(()),
                 state: RankedMutex::new(state),

@@ -190,6 +190,18 @@ pub(crate) fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) 
     response
 }
 
+/// The id of a denial, which `tollgate why` explains. On the gateway it replaces that of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct DeniedId(pub(crate) HeaderValue);
+
+fn add_id(response: &mut Response, id: Option<&str>) {
+    let id = id.and_then(|id| HeaderValue::from_str(id).ok());
+    if let Some(id) = id {
+        response.headers_mut().insert("x-tollgate-id", id.clone());
+        response.extensions_mut().insert(DeniedId(id));
+    }
+}
+
 fn decision_header(response: &mut Response, decision: &'static str) {
     let headers = response.headers_mut();
     headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));

@@ -253,6 +253,19 @@ impl Events {
         }
     }
 
+    /// Whether anybody reads the last decisions.
+    #[cfg(feature = "guards")]
+    pub(crate) fn keeps_ends(&self) -> bool {
+        self.bus.ends.is_wanted()
+    }
+
+    /// Keeps a decision that is no call of a provider among the ends of calls. It is neither logged nor counted: its
+    /// guard has done so.
+    #[cfg(feature = "guards")]
+    pub(crate) fn keep_end(&self, end: CallEnd) {
+        self.bus.ends.push(end);
+    }
+
     fn log_access(&self, end: &CallEnd) {
         if self.bus.logs_calls.load(Ordering::Relaxed) {
             log::log_access(end);

@@ -14,6 +14,7 @@ mod bucket_key;
 mod class;
 mod client_ip;
 mod deciding;
+mod denials;
 mod denied;
 mod descriptor;
 mod identifier;
@@ -57,6 +58,7 @@ use tollgate_ledger::Ledger;
 
 use bucket_key::BucketKey;
 use deciding::at_most_as_one;
+use denials::Denials;
 use descriptor::{DescriptorIndex, framed};
 use identifier::Identifier;
 use overrides::Overrides;
@@ -91,6 +93,7 @@ pub struct Guards {
     ledger: Ledger,
     /// Hears of denials.
     events: Events,
+    denials: Denials,
 }
 
 /// What the configuration says about guards.
@@ -138,6 +141,8 @@ pub struct GuardDenied {
     pub retry_in: Option<Span>,
     /// Not for want of tokens: the store of guards is lost, and the guard is closed meanwhile.
     pub is_store_lost: bool,
+    /// Its id among the last decisions; `None` = it is not kept there.
+    pub id: Option<Arc<str>>,
 }
 
 /// One guard after a decision.
@@ -197,6 +202,7 @@ impl Guards {
             is_active: AtomicBool::new(false),
             limiting: RwLock::default(),
             decisions: AtomicU64::new(0),
+            denials: Denials::new(ledger.wall()),
             ledger,
             events,
         };
@@ -384,25 +390,10 @@ impl Guards {
                     if let Some(class) = waited_for.filter(|_| verdict.denied.is_none()) {
                         class.tally().on_wait(verdict.waited);
                     }
-                    self.count_denials(asks, &verdict);
+                    self.on_decided(asks, &mut verdict);
                     return Ok(verdict);
                 }
             }
-        }
-    }
-
-    /// Counts what was denied, and what would have been.
-    fn count_denials(&self, asks: &[GuardAsk], verdict: &GuardVerdict) {
-        if let Some(denied) = &verdict.denied
-            && let Some(ask) = asks.get(denied.at)
-        {
-            denied.class.tally().on_hit(ask.identifier);
-        }
-        let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
-        let shadow = verdict.views.iter().filter(|view| view.would_deny);
-        let shadow = shadow.map(|view| (&view.class, true));
-        for (class, shadow) in denied.into_iter().chain(shadow) {
-            class.on_denial(shadow, self.ledger.at(), &self.events);
         }
     }
 

@@ -233,7 +233,7 @@ impl RedisAccess {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "nothing tells that a server is back but a request to it"
+    reason = "only a request shows that a server is back"
 )]
 async fn pause(time: Duration) {
     tokio::time::sleep(time).await;

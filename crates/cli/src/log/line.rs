@@ -71,6 +71,29 @@ impl LogLine {
         text
     }
 
+    /// For people: the time of day, the event, then what is known as `key=value`.
+    pub(super) fn pretty(&self) -> String {
+        let time = self.ts.split_once('T').map_or(&*self.ts, |(_, time)| time);
+        let mut text = format!("{time} {:<5} ", self.level);
+        quote(&mut text, &self.comp);
+        for (name, value) in self.in_order() {
+            let Some(value) = value.filter(|value| value.as_str() != Some(NONE)) else {
+                continue;
+            };
+            text.push(' ');
+            if name != "event" {
+                text.push_str(name);
+                text.push('=');
+            }
+            match value {
+                Value::String(value) => quote(&mut text, value),
+                // Writing to a string does not fail.
+                value => drop(write!(text, "{value}")),
+            }
+        }
+        text
+    }
+
     /// One object; an unknown value is `null`.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
@@ -228,6 +251,11 @@ mod tests {
         assert!(
             text.ends_with(r#"error="x\u{d}\nts=0 lvl=INFO event=\"ok\"\u{1b}[2J\u{85}""#),
             "{text}"
+        );
+        let pretty = line("tollgate", &[("error", evil.into())]).pretty();
+        assert_eq!(
+            pretty,
+            r#"03:04:05.000000Z INFO  tollgate error="x\u{d}\nts=0 lvl=INFO event=\"ok\"\u{1b}[2J\u{85}""#
         );
         let json = line("tollgate", &[("error", evil.into())]).json();
         assert_eq!(json.to_string().lines().count(), 1);

@@ -15,12 +15,17 @@ use tollgate_core::time::Span as Duration;
 use crate::provider_state::ProviderState;
 use crate::times::time_of_day;
 
+/// How many callers of a provider have a line: more would hide other providers.
+const CALLERS_MAX: usize = 4;
+
 /// Everything that is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
     pub(super) providers: Vec<Value>,
     /// Providers beyond those that were asked.
     pub(super) hidden: usize,
+    /// Calls that wait, those of hidden providers included.
+    pub(super) waiting: u64,
     pub(super) decisions: Vec<Value>,
     pub(super) alerts: Vec<Value>,
     pub(super) problem: Option<String>,
@@ -46,13 +51,20 @@ impl Picture {
     }
 
     fn title(&self) -> Line<'static> {
-        let waiting: u64 = self.providers.iter().map(waiting).sum();
+        let waiting = self.waiting;
         let providers = self.providers.len() + self.hidden;
         let plural = |count: bool| if count { "" } else { "s" };
         let text = format!(
-            "tollgate: {providers} provider{}, {waiting} call{} waiting",
+            "tollgate: {providers} provider{}, {waiting} call{} waiting{}",
             plural(providers == 1),
             plural(waiting == 1),
+            match self.hidden {
+                0 => String::new(),
+                hidden => format!(
+                    "; the worst {} shown, {hidden} more not",
+                    self.providers.len()
+                ),
+            },
         );
         Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
     }
@@ -80,7 +92,9 @@ impl Picture {
         // Worst first: what does not fit is what flows.
         let mut sorted: Vec<&Value> = self.providers.iter().collect();
         sorted.sort_by_key(|one| (ProviderState::of(one).rank, std::cmp::Reverse(waiting(one))));
-        let rows = sorted.into_iter().map(row);
+        let rows = sorted
+            .into_iter()
+            .flat_map(|one| std::iter::once(row(one)).chain(callers(one)));
         let widths = [
             Constraint::Length(16),
             Constraint::Length(30),
@@ -133,14 +147,9 @@ fn row(provider: &Value) -> Row<'static> {
         _ => Color::Green,
     };
     let waiting = waiting(provider);
-    let eta = match provider["queue"]["eta"].as_f64() {
-        _ if waiting == 0 => String::new(),
-        None if provider["queue"]["starved"].as_u64().unwrap_or(0) > 0 => "never".to_owned(),
-        None => "resumed".to_owned(),
-        Some(eta) => std::time::Duration::try_from_secs_f64(eta).map_or_else(
-            |_| String::new(),
-            |eta| Duration(u64::try_from(eta.as_micros()).unwrap_or(u64::MAX)).in_words(),
-        ),
+    let eta = match waiting {
+        0 => String::new(),
+        _ => eta(&provider["queue"]),
     };
     let errors = health["err_rate_30s"].as_f64().unwrap_or_default() * 100.0;
     Row::new([
@@ -151,6 +160,47 @@ fn row(provider: &Value) -> Row<'static> {
         Cell::from(format!("{errors:>4.0} %")),
         Cell::from(limits(provider)),
     ])
+}
+
+/// In how long the last waiting call is sent.
+fn eta(queue: &Value) -> String {
+    match queue["eta"].as_f64() {
+        None if queue["starved"].as_u64().unwrap_or(0) > 0 => "never".to_owned(),
+        None => "resumed".to_owned(),
+        Some(eta) => std::time::Duration::try_from_secs_f64(eta).map_or_else(
+            |_| String::new(),
+            |eta| Duration(u64::try_from(eta.as_micros()).unwrap_or(u64::MAX)).in_words(),
+        ),
+    }
+}
+
+/// The lines below a provider: whose calls wait, and when the last one of each is sent. The longest queues first.
+fn callers(provider: &Value) -> Vec<Row<'static>> {
+    let count = |part: &Value| part["waiting"].as_u64().unwrap_or_default();
+    let callers = provider["queue"]["callers"]
+        .as_object()
+        .into_iter()
+        .flatten();
+    let mut waiting: Vec<(&String, &Value)> = callers.filter(|(_, part)| count(part) > 0).collect();
+    waiting.sort_by_key(|(_, part)| std::cmp::Reverse(count(part)));
+    let rest: u64 = waiting
+        .iter()
+        .skip(CALLERS_MAX)
+        .map(|(_, part)| count(part))
+        .sum();
+    let line = |name: String, waiting: u64, eta: String| {
+        let cells = [
+            Cell::from(format!("  {name}")),
+            Cell::from(""),
+            Cell::from(format!("{waiting:>7}")),
+            Cell::from(eta),
+        ];
+        Row::new(cells).style(Style::new().add_modifier(Modifier::DIM))
+    };
+    let shown = waiting.iter().take(CALLERS_MAX);
+    let shown = shown.map(|(name, part)| line((*name).clone(), count(part), eta(part)));
+    let more = (rest > 0).then(|| line("others".to_owned(), rest, String::new()));
+    shown.chain(more).collect()
 }
 
 /// What remains of each limit, and of how much.

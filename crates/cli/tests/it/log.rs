@@ -93,6 +93,29 @@ fn h3_a_debug_line_has_method_and_path_and_no_query() {
     assert!(line.contains("path=\"(contains a key)\""), "{line}");
 }
 
+/// `pretty` was written by another formatter, which escaped nothing. H3: a path of a stranger neither starts a line nor
+/// colours the terminal, and one of our keys in it is not shown.
+#[test]
+fn h3_a_pretty_line_escapes_what_strangers_send() {
+    let key = "api_key: s3cr3t-canary\nauth: {query: key}\n";
+    let folder = Folder::new("prettylog")
+        .file("x.yaml", &failing_provider(key))
+        .file("tollgate.yaml", "log: {format: pretty, access: true}\n")
+        .env("TOLLGATE_LOG", "debug");
+    let daemon = RunningDaemon::start_with_own_log(folder, &[]);
+    daemon.wait_for_log(" reloaded");
+    daemon.get("/x/a%1b[31m%0d%0alvl=INFO=\"b\"?token=q-canary");
+    let line = daemon.wait_for_log(" request ");
+    assert!(line.contains(" method=GET path="), "{line}");
+    assert!(
+        !line.contains("canary") && !line.chars().any(char::is_control),
+        "{line}"
+    );
+    daemon.get("/x/s3cr3t-canary/c");
+    let line = daemon.wait_for_log(" request ");
+    assert!(line.contains("path=\"(contains a key)\""), "{line}");
+}
+
 /// A path that cannot be written is reported before anything listens.
 #[test]
 fn a_log_file_that_cannot_be_opened_is_reported() {

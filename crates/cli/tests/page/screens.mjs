@@ -123,6 +123,8 @@ async function readme(page, admin) {
     };
     await go('');
     await take('page', 600);
+    await go('provider/tmdb');
+    await take('page-provider', 720);
     await go('callers');
     await take('page-callers', 720);
     await go('calls');

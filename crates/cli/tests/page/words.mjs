@@ -57,4 +57,11 @@ assert.equal(sampled([day, second]).name, '20/1s');
 assert.equal(sampled([day, limit({ used: 20, remaining: 0 })]).name, '1000/1d');
 assert.equal(state.waiting, 7, 'one number on one page: the sum of the rows');
 assert.equal(state.total.limited.at(-1), 2);
+// Right after a restart nobody knows about the last 24 h: the history is in memory.
+assert.equal(words.lastDay(NOW - 90_000, NOW), 'in 24 h');
+assert.equal(words.lastDay(NOW - 60, NOW), `since the start at ${words.clock(NOW - 60)}`);
+assert.equal(words.lastDay(undefined, NOW), 'in 24 h');
+assert.equal(words.lastDay(NOW - 90_000, NOW, true), '24 h');
+assert.match(words.lastDay(NOW - 60, NOW, true), /^since \S+$/);
+
 console.log('ok');

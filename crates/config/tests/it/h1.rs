@@ -125,3 +125,35 @@ fn h1_without_a_preset_the_key_is_not_attached_and_a_warning_says_so() {
         );
     }
 }
+
+/// `check` found nothing, and every call came back with the provider's 401.
+#[test]
+fn h1_a_login_whose_key_is_missing_is_warned_of() {
+    let file = |key: &str| {
+        let text = format!(
+            "domain: a.example.org\nlimits: [1/1s]\n{key}auth:\n  login: {{ url: 'https://a.example.org/login', body: \
+             {{ apikey: '{{api_key}}' }}, token: token }}\n"
+        );
+        let checked = ProviderFile::read("a.yaml", &text)
+            .unwrap()
+            .check(&Environment::empty());
+        let problems = checked.problems.iter().map(ToString::to_string);
+        problems.collect::<Vec<_>>()
+    };
+    let problems = file("");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].starts_with(
+            "a.yaml:4:3: warning: auth: the login posts `{api_key}`, and there is no key"
+        ),
+        "{problems:?}"
+    );
+    assert!(file("api_key: k\n").is_empty());
+    let fixed = ProviderFile::read("tvdb.yaml", "preset: tvdb\n").unwrap();
+    let problems = fixed.check(&Environment::empty()).problems;
+    assert!(
+        problems
+            .iter()
+            .all(|one| !one.to_string().contains("{api_key}"))
+    );
+}

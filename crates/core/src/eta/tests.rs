@@ -237,3 +237,44 @@ fn low_priority_that_is_spread_takes_as_long_as_its_pace() {
     };
     assert_eq!(queue(day).eta(&normal), Some(Span::ZERO));
 }
+
+/// Five calls of another caller had used up 5/1m, and ended. Four calls that waited for the next window were estimated
+/// at two windows, because the other caller's calls were expected to go on.
+#[test]
+fn a_finished_burst_of_another_caller_is_not_expected_again() {
+    let window = EtaLimit {
+        limit: 5,
+        period: Span::from_secs(60),
+        reset_after: Some(Span::from_millis(59_800)),
+        ..limit(Refill::AtOnce)
+    };
+    let own = group(WEB, Priority::Normal, 4);
+    let with = |groups: Vec<EtaGroup>, priority: Priority| EtaQueue {
+        limits: vec![window],
+        ..queue(groups, &[(BATCH, priority, 5)])
+    };
+    let first = Some(Span::from_millis(59_800));
+    for priority in [Priority::Normal, Priority::High] {
+        let over = with(vec![own.clone()], priority);
+        assert_eq!(over.eta(&own), first, "{priority:?}");
+    }
+    let other = group(BATCH, Priority::Normal, 1);
+    let goes_on = with(vec![own.clone(), other], Priority::Normal);
+    assert_eq!(
+        goes_on.eta(&own),
+        first.map(|first| first + Span::from_secs(60))
+    );
+    let free = EtaLimit {
+        remaining: 2,
+        ..window
+    };
+    let free = EtaQueue {
+        limits: vec![free],
+        ..with(vec![own.clone()], Priority::Normal)
+    };
+    assert_eq!(
+        free.eta(&own),
+        first.map(|first| first + Span::from_secs(60)),
+        "it may call again"
+    );
+}

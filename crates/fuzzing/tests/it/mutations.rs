@@ -16,11 +16,18 @@ const LENGTH_MAX: usize = 4_096;
 const KEPT_MAX: usize = 500;
 
 #[test]
+fn mutations_of_stored_rows_hold() {
+    mutate("rows", tollgate_fuzzing::rows::run);
+}
+
+#[test]
+#[cfg(feature = "gateway")]
 fn mutations_of_the_redis_protocol_hold() {
     mutate("resp", tollgate_fuzzing::resp::run);
 }
 
 #[test]
+#[cfg(feature = "gateway")]
 fn mutations_of_grpc_messages_hold() {
     mutate("grpc", tollgate_fuzzing::grpc::run);
 }

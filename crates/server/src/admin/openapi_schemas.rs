@@ -233,7 +233,7 @@ fn reply_schemas() -> Value {
             "decision": { "enum": ["allow", "queue", "reject"] },
             "use_within": { "type": ["number", "null"] },
             "provider": { "type": "string" },
-            "guard": { "type": "string" },
+            "guard": { "type": "string" }, "id": { "type": "string" },
             "task": task_settings(),
             "error": { "type": "string" },
             "message": { "type": "string" },
@@ -344,11 +344,11 @@ fn page_schemas() -> Value {
     json!({
         "History": object(&all, Value::Object(columns)),
         "Callers": object(&["window", "providers"], json!({ "window": { "type": "integer" }, "providers": objects })),
-        "Config": object(&["problems", "notes", "store", "gateway", "nodes", "settings", "providers"], json!({
+        "Config": object(&["problems", "notes", "store", "gateway", "nodes", "started", "settings", "providers"], json!({
             "problems": objects,
             "notes": texts,
             "gateway": { "type": ["string", "null"] },
-            "nodes": { "type": "integer" },
+            "nodes": { "type": "integer" }, "started": { "type": "number" },
             "settings": objects,
             "providers": objects,
         })),

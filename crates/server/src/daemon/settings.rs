@@ -13,6 +13,7 @@ use tollgate_config::{Level, Problem};
 use super::Daemon;
 use super::view::{Limit, Setting, StoreState, limits, setting};
 use crate::gateway::ListenerKind;
+use crate::json::epoch;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Serialize)]
@@ -23,6 +24,8 @@ pub(crate) struct ConfigView {
     store: StoreState,
     gateway: Option<String>,
     nodes: u32,
+    /// When this process began to count, in seconds.
+    started: f64,
     /// Of tollgate.yaml.
     settings: Vec<Setting>,
     providers: Vec<ProviderSettings>,
@@ -128,6 +131,7 @@ impl Daemon {
             store: self.store_state(),
             gateway: self.gateway_address(),
             nodes: loaded.config.nodes,
+            started: epoch(self.shared.started),
             settings: loaded.values.iter().map(setting).collect(),
             providers,
         }

@@ -4,7 +4,7 @@ import { h, hide, marked, put, rows, set } from './dom.js';
 import { now, state } from './state.js';
 import { clock, grouped, look, span, units } from './words.js';
 
-const KINDS = { transition: 'states', degrade: 'quota', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store' };
+const KINDS = { transition: 'states', degrade: 'quota', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store', guard: 'guards' };
 const SHAPES = { info: ['○', 'info'], warning: ['▲', 'wait'], error: ['■', 'stop'] };
 
 export function mount(root, context) {

@@ -4,7 +4,7 @@ import { get } from './api.js';
 import { copyButton, h, hide, put, rows, set, spark } from './dom.js';
 import { drawLane, lane } from './lane.js';
 import { mean, needsAttention, now, onProviderHistory, ranked, state, sum, tightest, waitingOf } from './state.js';
-import { age, clock, cooldownEnd, grouped, limitName, look, percent, plural, queueWords, short, stateKey, stateWords, usedUp } from './words.js';
+import { age, clock, cooldownEnd, grouped, lastDay, limitName, look, percent, plural, queueWords, short, stateKey, stateWords, usedUp } from './words.js';
 
 export function mount(root, context) {
   const sentence = h('h1', { id: 'sentence' });
@@ -28,8 +28,9 @@ export function mount(root, context) {
       set(chip, 'aria-pressed', String(filter === name));
       put(chip, `${name} ${name === 'all' ? all.length : bad.length}`);
     }
-    put(sentence, sentenceOf(all, bad));
-    drawFigures(figures, all);
+    const started = context.config && context.config.started;
+    put(sentence, sentenceOf(all, bad, lastDay(started, now())));
+    drawFigures(figures, all, lastDay(started, now(), true));
     const called = all.some((provider) => provider.started);
     hide(welcome.element, called);
     welcome.update(all);
@@ -58,11 +59,12 @@ function figure(label, href) {
   const value = h('span');
   const note = h('small');
   const line = spark(`${label}, last 60 seconds`);
-  const element = h('a.figure', { href }, h('div.label', null, label), h('div.value', null, value, note), line.element);
-  return { element, value, note, line };
+  const title = h('div.label', null, label);
+  const element = h('a.figure', { href }, title, h('div.value', null, value, note), line.element);
+  return { element, label: title, value, note, line };
 }
 
-function drawFigures([calls, waiting, saved, limited], all) {
+function drawFigures([calls, waiting, saved, limited], all, day) {
   const { total } = state;
   put(calls.value, short(mean(total.calls.slice(-5))));
   const rejected = sum(total.rejected);
@@ -77,6 +79,7 @@ function drawFigures([calls, waiting, saved, limited], all) {
   put(saved.value, all60 ? percent(sum(total.saved) / all60) : '–');
   put(saved.note, all60 ? `${grouped(sum(total.saved))} in 60 s` : '');
   saved.line.draw(total.saved);
+  put(limited.label, `429s from providers, ${day}`);
   put(limited.value, grouped(state.limited24h));
   const last = Math.max(0, ...all.map((one) => one.last_429 || 0));
   put(limited.note, last ? age(last, now()) : '');
@@ -91,7 +94,7 @@ function waitingNote(provider, queues) {
 }
 
 // What matters most, in one sentence.
-function sentenceOf(all, bad) {
+function sentenceOf(all, bad, day) {
   if (!all.length) return 'No provider is configured yet.';
   const store = state.sample.store;
   if (store === 'lost') return 'The store is lost: permits are not counted.';
@@ -111,7 +114,7 @@ function sentenceOf(all, bad) {
     return `${empty.name} is used up (${limitName(usedUp(empty))})${until ? ` until ${clock(until)}` : ''}${queueOf(empty)}.`;
   }
   if (bad.length) return `${bad.map((one) => one.name).slice(0, 3).join(', ')}${bad.length > 3 ? ` and ${bad.length - 3} more` : ''} ${bad.length === 1 ? 'needs' : 'need'} attention: ${problemOf(bad[0])}${queue}.`;
-  const refusals = state.limited24h ? `${plural(state.limited24h, '429')} in 24 h` : 'No refusals in 24 h';
+  const refusals = state.limited24h ? `${plural(state.limited24h, '429')} ${day}` : `No refusals ${day}`;
   const started = all.filter((one) => one.started).length;
   if (!started) return `${plural(all.length, 'provider')} ready. No call so far.`;
   const free = all.filter((one) => one.enabled === false).length;

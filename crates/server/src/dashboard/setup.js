@@ -2,9 +2,9 @@
 
 import { change, get } from './api.js';
 import { copyButton, h, hide, marked, put } from './dom.js';
-import { plural } from './words.js';
+import { grouped, plural } from './words.js';
 
-// Sources run once a second at most; a person looks less often.
+// Sources and guards change by themselves; a person looks less often.
 const SOURCES_EVERY = 5000;
 
 export function mount(root, context) {
@@ -30,9 +30,10 @@ export function mount(root, context) {
   // Sources run while the page is open, so their part is read again.
   async function readSources() {
     readAt = performance.now();
-    const { sources } = await get('/v1/sources').catch(() => ({ sources: [] }));
+    const [{ sources }, { guards, limiting }] = await Promise.all([get('/v1/sources').catch(() => ({ sources: [] })), get('/v1/guards').catch(() => ({ guards: [] }))]);
     if (!root.isConnected || !fetched.isConnected) return;
-    fetched.replaceChildren(...(sources.length ? [h('h2', null, 'Sources'), h('div.table', null, h('div.scroll', null, sourceTable(sources)))] : []));
+    const part = (title, list, table) => (list.length ? [h('h2', null, title), h('div.table', null, h('div.scroll', null, table(list)))] : []);
+    fetched.replaceChildren(...part(limiting && limiting !== 'on' ? `Guards, limiting ${limiting}` : 'Guards', guards, guardTable), ...part('Sources', sources, sourceTable));
   }
   async function onReload() {
     context.note('reload');
@@ -80,6 +81,12 @@ function problem(one) {
   const tone = one.level === 'error' ? 'stop' : 'wait';
   const text = `${one.place}${one.path ? ` ${one.path}` : ''}: ${one.message}`;
   return h('div.problem', null, h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, one.level === 'error' ? '■' : '▲'), h('div', null, h('div.mono', null, one.place, one.path ? ` ${one.path}` : ''), h('div', null, h('span.sr', null, `${one.level}: `), ...marked(one.message)), one.hint ? h('div.mute', null, ...marked(one.hint)) : null), copyButton(`${text}${one.hint ? `; ${one.hint}` : ''}`));
+}
+
+// The limits on callers of the user's own service, and what they denied since the start.
+function guardTable(guards) {
+  const rows = guards.map((one) => h('tr', null, h('td', null, one.name), h('td', null, one.limit), h('td.num', null, grouped(one.burst)), h('td', null, one.shadow ? 'counts only' : 'rejects'), h('td.num', null, grouped(one.denied)), h('td.num', null, grouped(one.shadow_denied))));
+  return h('table.settings', null, h('thead', null, h('tr', null, ...['Guard', 'Limit', 'Burst', 'Mode', 'Denied', 'Would have denied'].map((name, at) => h(`th${[2, 4, 5].includes(at) ? '.num' : ''}`, { scope: 'col' }, name)))), h('tbody', null, ...rows));
 }
 
 // What is fetched regularly: when next, and how it went.

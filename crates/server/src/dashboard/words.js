@@ -242,3 +242,10 @@ export function per(period) {
 export function plural(count, one, many) {
   return `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
 }
+
+// Since when counts of the last 24 h exist: history is in memory, so a restart begins it anew.
+export function lastDay(started, now, isShort) {
+  const isYoung = started && now - started < 86400;
+  if (isShort) return isYoung ? `since ${clock(started, true)}` : '24 h';
+  return isYoung ? `since the start at ${clock(started)}` : 'in 24 h';
+}

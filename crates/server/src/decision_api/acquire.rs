@@ -240,6 +240,9 @@ fn reply(acquired: &Acquired) -> Response {
             body[name] = json!(value);
         }
     }
+    if let Some(id) = &acquired.id {
+        body["id"] = json!(**id);
+    }
     if let Some(task) = &acquired.task {
         body["task"] = task_json(task);
     }
@@ -254,6 +257,7 @@ fn reply(acquired: &Acquired) -> Response {
     let retry_in = acquired.retry_in.filter(|_| !acquired.is_granted);
     let mut response = respond(status, &body, retry_in);
     response.extensions_mut().insert(Waited(acquired.waited));
+    super::add_id(&mut response, acquired.id.as_deref());
     decision_header(&mut response, decision);
     response
 }

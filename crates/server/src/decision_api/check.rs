@@ -152,7 +152,7 @@ fn original_path(headers: &HeaderMap) -> Result<String, ApiError> {
 
 /// What the caller of a proxy gets when a guard rejects its request.
 pub(crate) fn guard_denial(denied: &GuardDenied) -> Value {
-    json!({
+    let mut body = json!({
         "granted": false,
         "error": denied.code(),
         "message": denied.message(),
@@ -161,7 +161,11 @@ pub(crate) fn guard_denial(denied: &GuardDenied) -> Value {
         "limit": denied.class.limit_name(),
         "reason": denied.reason(),
         "retry_in": denied.retry_in.map(seconds_up),
-    })
+    });
+    if let Some(id) = &denied.id {
+        body["id"] = json!(**id);
+    }
+    body
 }
 
 fn reply(decisions: &Decisions, verdict: &GuardVerdict, deny_status: StatusCode) -> Response {
@@ -174,6 +178,11 @@ fn reply(decisions: &Decisions, verdict: &GuardVerdict, deny_status: StatusCode)
     } else {
         "allow"
     };
+    let id = verdict
+        .denied
+        .as_ref()
+        .and_then(|denied| denied.id.as_deref());
+    super::add_id(&mut response, id);
     decision_header(&mut response, decision);
     add_rate_headers(decisions, &mut response, verdict);
     response

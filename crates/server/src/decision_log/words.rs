@@ -44,7 +44,9 @@ fn step(kind: &StepKind, provider: &str) -> (&'static str, String) {
             ("joined", text.to_owned())
         }
         StepKind::Queued { ahead: 0 } => {
-            let text = format!("It asked for a permit; no other call waited for {provider}.");
+            let text = format!(
+                "It asked for a permit; no call of the same or a higher priority waited for {provider}."
+            );
             ("queued", text)
         }
         StepKind::Queued { ahead } => {
@@ -183,10 +185,9 @@ fn last(end: &CallEnd) -> String {
     match &end.result {
         CallResult::Response { status, .. } => format!("The caller got {status}{from}."),
         CallResult::Rejected(error) => {
-            format!(
-                "The caller got {} from Tollgate: {error}.",
-                error.status().as_u16()
-            )
+            let (status, why) = (error.status().as_u16(), error.to_string());
+            let why = why.trim_end_matches('.');
+            format!("The caller got {status} from Tollgate: {why}.")
         }
         CallResult::NoResponse(fault) => {
             format!(

@@ -51,6 +51,8 @@ pub struct Acquired {
     pub provider: Option<String>,
     /// Which guard it is.
     pub guard: Option<String>,
+    /// The id of a guard's denial among the last decisions.
+    pub id: Option<Arc<str>>,
     /// How long after now the call may be made.
     pub use_within: Option<Span>,
     /// What the guard that was asked means for tasks.
@@ -153,6 +155,7 @@ impl Acquired {
             message: Some(denied.message().to_owned()),
             hint: Some(denied.hint()),
             guard: Some(denied.class.name().to_owned()),
+            id: denied.id.clone(),
             guards: Some(verdict),
             ..Acquired::default()
         }

@@ -59,7 +59,7 @@ pub(super) async fn check(
         headers,
     };
     let decided = match guards.asks_of(&request) {
-        Ok(asks) => guards.decide(&asks).await,
+        Ok(asks) => guards.decide_for_call(&asks).await,
         Err(error) => Err(error),
     };
     let decided = decided.map_err(|error| misconfigured(&provider, &error))?;

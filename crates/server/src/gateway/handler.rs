@@ -26,6 +26,7 @@ use super::head::{self, OptionHeaders};
 use super::{
     GatewayState, ListenerKind, cookies, decision_endpoint, guarded, hang_up, links, upgrade,
 };
+use crate::decision_api::DeniedId;
 use crate::guards::GuardVerdict;
 use crate::rejection::{self, rejection};
 use tollgate::rate_headers;
@@ -93,6 +94,9 @@ pub(super) async fn handle(
         }
     }
     add_call_headers(response.headers_mut(), &id, &trace);
+    if let Some(DeniedId(id)) = response.extensions_mut().remove() {
+        response.headers_mut().insert(ID, id);
+    }
     response
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Never: rejects because of a guard in shadow.
 
+use http::HeaderValue;
 use smallvec::SmallVec;
 use tollgate::path::Rates;
 
@@ -54,6 +55,10 @@ pub(super) async fn decide(
     if let Some(denied) = &verdict.denied {
         if let Some(wait) = denied.retry_in {
             rejection::add_retry_after(&mut reply.headers, wait);
+        }
+        let id = denied.id.as_deref();
+        if let Some(id) = id.and_then(|id| HeaderValue::from_str(id).ok()) {
+            reply.headers.insert("x-tollgate-id", id);
         }
         reply.set_body(&guard_denial(denied));
     }

@@ -377,16 +377,16 @@ fn trouble_sentence(event: &Event) -> Option<Sentence> {
             guard,
             shadow: false,
             count,
-        } => warning(
-            "guard",
-            None,
-            format!("guard {guard} denied {count} requests"),
-        ),
-        Event::TaskQueueFull { queue, pending, .. } => warning(
-            "guard",
-            None,
-            format!("queue {queue} is full: {pending} tasks"),
-        ),
+        } => {
+            let plural = if *count == 1 { "" } else { "s" };
+            let text = format!("guard {guard} denied {count} request{plural}");
+            warning("guard", None, text)
+        }
+        Event::TaskQueueFull { queue, pending, .. } => {
+            let plural = if *pending == 1 { "" } else { "s" };
+            let text = format!("queue {queue} is full: {pending} task{plural}");
+            warning("guard", None, text)
+        }
         Event::DeskFailed { why } => error("desk", None, why.to_string()),
         Event::SourceFailed { source, why, .. } => {
             warning("source", None, format!("source {source} failed: {why}"))

@@ -325,6 +325,7 @@ fn write_acquired(reply: &mut ReplyWriter<'_>, acquired: &Acquired) {
         ("guard", acquired.guard.as_deref()),
         ("provider", acquired.provider.as_deref()),
         ("message", acquired.message.as_deref()),
+        ("id", acquired.id.as_deref()),
     ];
     let named = named
         .iter()

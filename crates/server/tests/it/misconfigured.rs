@@ -115,6 +115,24 @@ async fn a_companion_key_that_no_header_can_hold_is_our_fault() {
     assert_misconfigured(&upstream, provider, "/x/a", "auth.also.x-secret").await;
 }
 
+/// A login that needs a key and has none. The call was sent without any credential, cost a permit and got the
+/// provider's 401, as if its caller had made the mistake. Whoever logs in itself may still do so.
+#[tokio::test]
+async fn a_login_without_its_key_is_our_fault() {
+    let upstream = echo().await;
+    let rest = format!(
+        "api_key: k\nauth: {{login: {{url: \"http://{}/login\", body: {{apikey: \"{{api_key}}\"}}, \
+         token: data.token}}}}\nlimits: [1/1h]",
+        upstream.address
+    );
+    let provider = built(&upstream, &rest, |provider| provider.keys.clear());
+    assert_misconfigured(&upstream, provider.clone(), "/x/a", "api_key").await;
+    let stand = TestGateway::start_providers(vec![provider]).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 500);
+    let own = get(stand.address, "/x/login").await;
+    assert_eq!(own.status, 200, "no permit was taken: {}", own.body);
+}
+
 /// A login that needs a key and has none: the caller may have a token of its own, so its call passes
 /// as it is, and no login is attempted.
 #[tokio::test]

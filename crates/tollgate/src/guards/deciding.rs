@@ -31,23 +31,58 @@ impl Guards {
         Ok(self.decide_any_number(asks).await)
     }
 
+    /// The same for a call, whose own end says that a guard denied it.
+    pub async fn decide_for_call(&self, asks: &[GuardAsk]) -> Result<GuardVerdict, GuardError> {
+        at_most_as_one(asks)?;
+        let verdict = self.try_once(asks).await;
+        self.count_denials(asks, &verdict);
+        Ok(verdict)
+    }
+
     /// The same without waiting for a store; `None` if guards count in one.
     pub fn decide_in_memory(&self, asks: &[GuardAsk]) -> Option<Result<GuardVerdict, GuardError>> {
         if self.shared.is_some() {
             return None;
         }
         Some(at_most_as_one(asks).map(|()| {
-            let verdict = self.try_locally(asks);
-            self.count_denials(asks, &verdict);
+            let mut verdict = self.try_locally(asks);
+            self.on_decided(asks, &mut verdict);
             verdict
         }))
     }
 
     /// Decides at once, all or none, also if they are more than can be decided in one step.
     pub async fn decide_any_number(&self, asks: &[GuardAsk]) -> GuardVerdict {
-        let verdict = self.try_once(asks).await;
-        self.count_denials(asks, &verdict);
+        let mut verdict = self.try_once(asks).await;
+        self.on_decided(asks, &mut verdict);
         verdict
+    }
+
+    /// Counts what was denied, and keeps a denial among the last decisions.
+    pub(super) fn on_decided(&self, asks: &[GuardAsk], verdict: &mut GuardVerdict) {
+        self.count_denials(asks, verdict);
+        let waited = verdict.waited;
+        if let Some(denied) = &mut verdict.denied
+            && let Some(ask) = asks.get(denied.at)
+        {
+            let now = (self.ledger.at(), self.ledger.wall());
+            denied.id = self.denials.keep((ask, denied), waited, now, &self.events);
+        }
+    }
+
+    /// Counts what was denied, and what would have been.
+    pub(super) fn count_denials(&self, asks: &[GuardAsk], verdict: &GuardVerdict) {
+        if let Some(denied) = &verdict.denied
+            && let Some(ask) = asks.get(denied.at)
+        {
+            denied.class.tally().on_hit(ask.identifier);
+        }
+        let denied = verdict.denied.as_ref().map(|denied| (&denied.class, false));
+        let shadow = verdict.views.iter().filter(|view| view.would_deny);
+        let shadow = shadow.map(|view| (&view.class, true));
+        for (class, shadow) in denied.into_iter().chain(shadow) {
+            class.on_denial(shadow, self.ledger.at(), &self.events);
+        }
     }
 
     /// Decides where guards count, and counts no denial: it may be tried again.
@@ -176,6 +211,7 @@ impl Guards {
             at,
             retry_in,
             is_store_lost: false,
+            id: None,
         })
     }
 
@@ -191,6 +227,7 @@ impl Guards {
                 at: *at,
                 retry_in: Some(ask.class.next_token_in(&seen)),
                 is_store_lost: false,
+                id: None,
             })
         })
     }

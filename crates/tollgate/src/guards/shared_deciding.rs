@@ -137,6 +137,7 @@ impl Guards {
                     at,
                     retry_in: Some(LOST_RETRY),
                     is_store_lost: true,
+                    id: None,
                 }),
                 views: asks.iter().map(|ask| self.view(ask)).collect(),
                 ..GuardVerdict::default()
@@ -188,6 +189,7 @@ fn denial(asks: &[GuardAsk], wanted: &[SharedAsk], reply: &SharedReply) -> Optio
             at,
             retry_in,
             is_store_lost: false,
+            id: None,
         })
     };
     let (at, retry_in) = denied_ask(wanted, reply)?;

@@ -36,6 +36,7 @@ pub(crate) async fn choose(route: &Route, policy: &CompiledPolicy) -> Result<Cre
     route.request.reject_if_moved(policy)?;
     unsendable::check_headers(route, policy)?;
     if !route.request.uses_own_key(policy) {
+        unsendable::check_account(route, policy)?;
         return Ok(Credential {
             source: CredentialSource::Client,
             fingerprint: route

@@ -61,9 +61,9 @@ pub(crate) struct Request {
     pub(crate) _body_share: Option<BodyShare>,
     /// A fingerprint of the client's conditions; the cache may replace the conditions themselves.
     pub(crate) conditions: Conditions,
-    /// It wants its own response, even if an identical call is in flight.
     /// The client that sends it; `None` = our own pool.
     pub(crate) client: Option<ForeignClient>,
+    /// It wants its own response, even if an identical call is in flight.
     pub(crate) no_dedup: bool,
     /// How it uses the cache.
     pub(crate) cache: UseCache,

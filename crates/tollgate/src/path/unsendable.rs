@@ -71,6 +71,23 @@ pub(super) fn target_error(route: &Route, policy: &CompiledPolicy, used: &Creden
     }
 }
 
+/// Rejects a call that needs a token and has none: the provider has no account to fetch one with, and its caller sends
+/// none of its own. A caller that logs in itself is let through.
+pub(super) fn check_account(route: &Route, policy: &CompiledPolicy) -> Result<(), Error> {
+    let request = &route.request;
+    // Where keys are withheld, no origin is the provider's own.
+    let AuthStyle::Login(login) = &policy.provider.auth.style else {
+        return Ok(());
+    };
+    let login = &*login.url.base;
+    let is_login = !login.is_empty() && request.path.ends_with(login);
+    let is_needed = policy.accounts.is_empty() && request.is_own_origin && !is_login;
+    match is_needed && request.client_credential(policy).is_none() {
+        true => Err(account_missing(policy)),
+        false => Ok(()),
+    }
+}
+
 /// A provider with tokens has no account to fetch them with.
 pub(super) fn account_missing(policy: &CompiledPolicy) -> Error {
     let why = "the login needs it, and it is missing";
