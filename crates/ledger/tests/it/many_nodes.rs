@@ -14,7 +14,6 @@ use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::backend::{Owner, secs, sliding, term};
 use crate::child::Worker;
-use crate::postgres_faults::open;
 use crate::processes::limited_by_provider;
 use crate::redis_server::Redis;
 
@@ -150,18 +149,5 @@ async fn two_hundred_clients_come_back_without_a_rush() {
     redis.server.kill();
     count_those_who_try(redis.server.address(), 1).await;
     redis.server.restart();
-    all_return(owners).await;
-}
-
-/// A node has three connections to a Postgres server.
-#[tokio::test]
-async fn two_hundred_clients_come_back_to_a_postgres_without_a_rush() {
-    let mut server = PostgresServer::start(&["fsync=off"]);
-    let url = server.url("postgres");
-    let ledgers: Vec<Ledger> = (0..CLIENTS).map(|_| open(&url)).collect();
-    let owners = use_all(&ledgers).await;
-    server.kill();
-    count_those_who_try(server.address(), 3).await;
-    server.restart();
     all_return(owners).await;
 }
