@@ -50,6 +50,8 @@ pub struct Governed {
     rejected: Vec<(CallId, Resolution)>,
     cancelled: u64,
     limited: Vec<(CallId, usize)>,
+    /// How long each permit was waited for, if the plan says so.
+    waits: Vec<Span>,
 }
 
 #[derive(Debug)]
@@ -57,7 +59,8 @@ struct Node {
     gate: Gate,
     sent: u64,
     seq: u64,
-    waiting: BTreeMap<PermitId, Call>,
+    /// Calls without a permit, and since when.
+    waiting: BTreeMap<PermitId, (Call, Micros)>,
     in_flight: BTreeMap<CallId, Permit>,
     /// The head of the response has arrived, the body has not.
     streaming: BTreeMap<CallId, Vec<Permit>>,
@@ -97,6 +100,7 @@ impl Governed {
             rejected: Vec::new(),
             cancelled: 0,
             limited: Vec::new(),
+            waits: Vec::new(),
             plan,
         }
     }
@@ -172,7 +176,7 @@ impl Governed {
             max_wait: Span::ZERO,
             evidence,
         };
-        state.waiting.insert(id, call);
+        state.waiting.insert(id, (call, now.at));
         state.gate.push(
             QueuedCall {
                 ask,
@@ -216,11 +220,13 @@ impl Governed {
             let network_wake = self.exchange(node, now, effects);
             self.deliver_verdicts(node, now);
             let out = self.node(node).gate.tick(now);
+            // The next call is asked for at once, and not with the next event: its wait is measured.
+            let is_refilled = self.plan.records_waits && !out.resolve.is_empty();
             for resolved in out.resolve {
                 self.resolved(node, resolved, now, effects);
             }
             self.apply(node, &out.settle, effects);
-            if out.offer.is_empty() && out.settle.is_empty() {
+            if out.offer.is_empty() && out.settle.is_empty() && !is_refilled {
                 let delivered = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
                 let others = delivered.into_iter().chain(self.next_change(node));
                 let others = others.chain(network_wake).chain(self.next_presumed(node));
@@ -302,6 +308,17 @@ impl Governed {
         self.nodes.iter().map(|node| node.sent).collect()
     }
 
+    /// How long permits were waited for, one in a hundred of them longer; `None` if the plan does not
+    /// record it, or nobody got one.
+    #[must_use]
+    pub fn wait_p99(&self) -> Option<Span> {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        waits
+            .get((waits.len() * 99 / 100).min(waits.len().checked_sub(1)?))
+            .copied()
+    }
+
     /// What the networked store has done; `None` without one.
     #[must_use]
     pub fn store_counts(&self) -> Option<StoreCounts> {
@@ -310,7 +327,7 @@ impl Governed {
 
     fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
         let id = resolved.ask.id;
-        let Some(call) = self.node(node).waiting.remove(&id) else {
+        let Some((call, since)) = self.node(node).waiting.remove(&id) else {
             return;
         };
         if let Resolution::Go { marks } = resolved.resolution {
@@ -327,6 +344,9 @@ impl Governed {
             };
             self.node(node).in_flight.insert(call.id, permit);
             self.node(node).sent += 1;
+            if self.plan.records_waits {
+                self.waits.push(now.at.since(since));
+            }
             effects.send_after(delay, call);
         } else {
             effects.done(call.id);
@@ -347,7 +367,7 @@ impl Governed {
             self.node(node).rules.insert(change.limit, rule);
         }
         let waiting = std::mem::take(&mut self.node(node).waiting);
-        for (id, call) in waiting {
+        for (id, (call, _)) in waiting {
             self.node(node).gate.cancel(id);
             self.push(node, call, None, now);
         }
@@ -382,7 +402,7 @@ impl Governed {
         if let Some(id) = self.dice.choice(waiting) {
             let state = self.node(node);
             state.gate.cancel(id);
-            if let Some(call) = state.waiting.remove(&id) {
+            if let Some((call, _)) = state.waiting.remove(&id) {
                 effects.done(call.id);
                 self.cancelled += 1;
             }

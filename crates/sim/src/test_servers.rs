@@ -5,14 +5,18 @@
 //!
 //! Never: in the product.
 
+#[cfg(feature = "http")]
+mod certificate;
 mod postgres;
 mod redis;
 
+#[cfg(feature = "http")]
+pub use certificate::Certificate;
 pub use postgres::PostgresServer;
 pub use redis::RedisServer;
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -32,6 +36,45 @@ pub fn libfaketime() -> PathBuf {
     let library = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
     let found = folders.map(library).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("libfaketime is missing; `make tools` installs it"))
+}
+
+/// The clock of a server's host, by a file that libfaketime reads whenever the server reads its clock.
+#[derive(Debug)]
+struct HostClock {
+    file: PathBuf,
+}
+
+impl HostClock {
+    /// A clock that differs from the machine's by this, such as `+30s`; its file is in this folder.
+    fn new(folder: &Path, offset: &str) -> HostClock {
+        let clock = HostClock {
+            file: folder.join("clock"),
+        };
+        clock.set(offset);
+        clock
+    }
+
+    /// Steps it. The file is replaced at once: a server never reads half of it.
+    fn set(&self, offset: &str) {
+        let next = self.file.with_extension("next");
+        std::fs::write(&next, format!("{offset}\n")).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::rename(&next, &self.file).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// What the process needs in its environment.
+    fn variables(&self) -> [(&'static str, String); 4] {
+        [
+            // Servers that allocate with jemalloc hang in libfaketime's start, which allocates: with the C
+            // library's allocator they do not.
+            (
+                "LD_PRELOAD",
+                format!("{}:libc.so.6", libfaketime().display()),
+            ),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ]
+    }
 }
 
 /// A process that is killed with its value.

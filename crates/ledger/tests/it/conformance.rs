@@ -10,7 +10,9 @@ use tollgate_core::time::Span;
 use crate::backend::{Backend, Owner, arrived, assert_waits, secs, sliding, term};
 
 /// Defines one test per behaviour for a backend; `each named`: the backend is a function of the
-/// name; `each paused`: in tokio's paused time.
+/// name; `each paused`: in tokio's paused time; `each paused_except`: the same for a list of exceptions
+/// with their reasons, and a backend; `each names`: the names
+/// of all, as `BEHAVIOURS`.
 macro_rules! conformance {
     ($backend:expr) => {
         crate::conformance::conformance!(each tests, $backend);
@@ -61,6 +63,20 @@ macro_rules! conformance {
                 crate::$suite::$behaviour(&$backend).await;
             }
         )+
+    };
+    (paused_except $with:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        $(
+            #[tokio::test(start_paused = true)]
+            async fn $behaviour() {
+                let (exceptions, backend) = $with;
+                if exceptions.iter().all(|(name, _)| *name != stringify!($behaviour)) {
+                    crate::$suite::$behaviour(&backend).await;
+                }
+            }
+        )+
+    };
+    (names $none:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        const BEHAVIOURS: &[&str] = &[$(stringify!($behaviour)),+];
     };
     (named $backend:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(

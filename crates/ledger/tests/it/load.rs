@@ -30,8 +30,28 @@ const USE_WITHIN: Span = Span::from_millis(500);
 /// A fault that is not over by then is not survived.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A limit that owners use as fast as they get permits: so many in each such window.
+#[derive(Clone, Copy)]
+pub(crate) struct UsedLimit {
+    pub(crate) limit: u64,
+    pub(crate) window: Span,
+}
+
+/// Over before a fault is, so that owners go on.
+const SHORT: UsedLimit = UsedLimit {
+    limit: LIMIT,
+    window: WINDOW,
+};
+
+/// The window outlasts a kill, a restart and a promotion: what was forgotten can be granted twice.
+pub(crate) const OUTLASTS_FAULTS: UsedLimit = UsedLimit {
+    limit: LIMIT,
+    window: Span::from_secs(5),
+};
+
 /// Owners under load.
 pub(crate) struct Load {
+    limit: UsedLimit,
     log: Arc<Mutex<Checker>>,
     arrived: watch::Sender<u64>,
     tasks: tokio::task::JoinSet<()>,
@@ -40,15 +60,21 @@ pub(crate) struct Load {
 impl Load {
     /// Each of these ledgers is an owner that takes permits.
     pub(crate) fn start(ledgers: &[Ledger]) -> Load {
+        Load::of(SHORT, ledgers)
+    }
+
+    /// The same with this limit.
+    pub(crate) fn of(limit: UsedLimit, ledgers: &[Ledger]) -> Load {
         let mut load = Load {
+            limit,
             log: Arc::new(Mutex::new(Checker::new())),
             arrived: watch::Sender::new(0),
             tasks: tokio::task::JoinSet::new(),
         };
         for ledger in ledgers {
             let owner = Owner::numbered(ledger, ledger.owner().0);
-            load.tasks
-                .spawn(take_permits(owner, load.log.clone(), load.arrived.clone()));
+            let (log, count) = (load.log.clone(), load.arrived.clone());
+            load.tasks.spawn(take_permits(owner, limit, log, count));
         }
         load
     }
@@ -69,19 +95,25 @@ impl Load {
 
     /// Ends it. The provider judges.
     pub(crate) fn judge(self) {
+        let limit = self.limit.limit;
+        let most = self.most_in_a_window();
+        assert!(most <= limit, "{most} in a window, {limit} allowed");
+    }
+
+    /// Ends it. So many calls were in the fullest window, by the provider's own log.
+    pub(crate) fn most_in_a_window(self) -> u64 {
         drop(self.tasks);
         let log = self.log.lock();
-        let most = log.max_in_any_window(WINDOW, Unit::Calls, ArrivalFilter::Arrived);
-        assert!(most <= LIMIT, "{most} in a window, {LIMIT} allowed");
+        log.max_in_any_window(self.limit.window, Unit::Calls, ArrivalFilter::Arrived)
     }
 }
 
 /// Owners that use up a quota of an hour as fast as they get it; `meanwhile` starts when a third of it is
-/// used. Returns how many permits were used in all.
-pub(crate) async fn use_up_quota<F: Future<Output = ()>>(
+/// used, and can see how many are. Returns how many permits were used in all.
+pub(crate) async fn use_up_quota(
     ledgers: &[Ledger],
     quota: u64,
-    meanwhile: impl FnOnce() -> F,
+    meanwhile: impl AsyncFnOnce(watch::Receiver<u64>),
 ) -> u64 {
     let used = watch::Sender::new(0);
     let mut tasks = tokio::task::JoinSet::new();
@@ -94,7 +126,7 @@ pub(crate) async fn use_up_quota<F: Future<Output = ()>>(
     let third = tokio::time::timeout(PATIENCE, third).await;
     assert!(third.is_ok(), "the quota is not used");
     drop(third);
-    meanwhile().await;
+    meanwhile(seen).await;
     let rest = async { while tasks.join_next().await.is_some() {} };
     let rest = tokio::time::timeout(PATIENCE, rest).await;
     assert!(rest.is_ok(), "nobody says that the quota is used up");
@@ -124,8 +156,13 @@ async fn use_up(mut owner: Owner, quota: u64, used: watch::Sender<u64>) {
     }
 }
 
-async fn take_permits(mut owner: Owner, log: Arc<Mutex<Checker>>, count: watch::Sender<u64>) {
-    let rule = Arc::new(Rule::sliding(LIMIT, WINDOW).unwrap());
+async fn take_permits(
+    mut owner: Owner,
+    limit: UsedLimit,
+    log: Arc<Mutex<Checker>>,
+    count: watch::Sender<u64>,
+) {
+    let rule = Arc::new(Rule::sliding(limit.limit, limit.window).unwrap());
     let mut events = owner.ledger.events();
     loop {
         let asked = Clock::System.at();

@@ -13,7 +13,7 @@ use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::load::{LIMIT, Load, use_up_quota};
 use crate::postgres_server::Postgres;
 
-fn open(url: &str) -> Ledger {
+pub(crate) fn open(url: &str) -> Ledger {
     let address = PostgresAddress::parse(url).unwrap();
     Ledger::postgres(&address, Clock::System, &NetworkedOptions::default())
 }
@@ -192,7 +192,7 @@ async fn take(
 async fn a_quota_of_an_hour_is_used_up_and_not_exceeded_across_a_stop() {
     let mut server = PostgresServer::start(&[]);
     let ledgers = [0; 3].map(|_| open(&server.url("postgres")));
-    let used = use_up_quota(&ledgers, 300, async || {
+    let used = use_up_quota(&ledgers, 300, async |_| {
         server.kill();
         server.restart();
     })

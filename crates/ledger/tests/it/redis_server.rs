@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use tollgate_core::replica::Rules;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::redis::RedisAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions, SlowClock};
@@ -24,15 +25,22 @@ pub(crate) struct Redis {
     pub(crate) clock: std::sync::Arc<SlowClock>,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) node_lease: Span,
+    pub(crate) rules: Rules,
 }
 
 impl Redis {
     pub(crate) fn start() -> Redis {
+        Redis::on(RedisServer::start(&[]), Rules::default())
+    }
+
+    /// The owners of this server keep to these rules.
+    pub(crate) fn on(server: RedisServer, rules: Rules) -> Redis {
         Redis {
-            server: RedisServer::start(&[]),
+            server,
             clock: SlowClock::new(1),
             state_dir: None,
             node_lease: NetworkedOptions::default().node_lease,
+            rules,
         }
     }
 
@@ -51,6 +59,7 @@ impl Redis {
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
             node_lease: self.node_lease,
+            rules: self.rules,
             ..NetworkedOptions::default()
         }
     }

@@ -13,6 +13,7 @@ use tollgate_core::health::{
 };
 use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::postgres::PostgresAddress;
 use tollgate_ledger::redis::RedisAddress;
 use tollgate_ledger::{Clock, Event, Ledger, NetworkedOptions};
 
@@ -27,17 +28,32 @@ const TOO_OLD: Span = Span::from_millis(500);
 
 const DAY: Span = Span::from_secs(86_400);
 
-/// In a folder of this host, or on a Redis server, with a registration that lapses soon.
+/// In a folder of this host, or on a Redis or Postgres server, with a registration that lapses soon.
 fn owner(folder: &str) -> Owner {
-    if folder.starts_with("redis:") {
+    let options = NetworkedOptions {
+        node_lease: Span::from_millis(500),
+        ..NetworkedOptions::default()
+    };
+    if folder.starts_with("redis") {
         let address = RedisAddress::parse(folder).unwrap();
-        let options = NetworkedOptions {
-            node_lease: Span::from_millis(500),
-            ..NetworkedOptions::default()
-        };
         return Owner::of(&Ledger::redis(&address, Clock::System, &options).0);
     }
+    if folder.starts_with("postgres") {
+        let address = PostgresAddress::parse(folder).unwrap();
+        return Owner::of(&Ledger::postgres(&address, Clock::System, &options));
+    }
     Owner::of(&Ledger::sqlite(folder, Clock::System).unwrap())
+}
+
+/// Takes one permit and reports it, or why the store cannot be reached.
+pub(crate) async fn connect(url: &str) {
+    let rule = Arc::new(Rule::sliding(5, secs(10)).unwrap());
+    let mut owner = owner(url);
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    match owner.ledger.offer(vec![ask]).await {
+        Ok(_) => report("granted", 0),
+        Err(_) => report(&owner.ledger.loss_reason().unwrap_or_default(), 0),
+    }
 }
 
 /// Spends a quota until it is used up; each call is one reported line.

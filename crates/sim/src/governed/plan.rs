@@ -40,6 +40,8 @@ pub struct GovernedPlan {
     pub backlog: usize,
     /// See `backlog`.
     pub backlog_cost: Cost,
+    /// Record how long permits are waited for.
+    pub records_waits: bool,
     /// Calls are spread over this many callers, by their number.
     pub callers: u32,
     /// How long a call may wait.
@@ -108,6 +110,7 @@ impl GovernedPlan {
             use_headers: false,
             backlog: 0,
             backlog_cost: Cost::CALL,
+            records_waits: false,
             callers: 1,
             patience: Span::from_secs(365 * 86_400),
             restore_ppm: 0,

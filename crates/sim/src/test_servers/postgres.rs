@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::{Server, libfaketime};
+#[cfg(feature = "http")]
+use super::Certificate;
+use super::{HostClock, Server};
 use crate::test_host::{TempFolder, free_address};
 
 /// Where distributions put the programs of each version.
@@ -21,8 +23,7 @@ const PROGRAMS: &str = "/usr/lib/postgresql";
 pub struct PostgresServer {
     server: Server,
     address: SocketAddr,
-    /// By how much its clock differs from the machine's, such as `+30s`.
-    clock: Option<String>,
+    clock: Option<HostClock>,
     /// Unmounted after the server has ended, and before the folder is removed.
     disk: Option<SmallDisk>,
     folder: TempFolder,
@@ -48,10 +49,47 @@ impl PostgresServer {
     /// If it does not start.
     #[must_use]
     pub fn start(settings: &[&str]) -> PostgresServer {
-        PostgresServer::make(TempFolder::new("postgres"), settings, &[])
+        PostgresServer::make(TempFolder::new("postgres"), settings, &[], None)
     }
 
-    fn make(folder: TempFolder, settings: &[&str], options: &[&str]) -> PostgresServer {
+    /// The same on a host whose clock differs, such as by `+30s` (libfaketime).
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn start_on_clock(offset: &str) -> PostgresServer {
+        PostgresServer::make(TempFolder::new("postgres"), &[], &[], Some(offset))
+    }
+
+    /// A server that speaks TLS too.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn start_with_tls(certificate: &Certificate) -> PostgresServer {
+        let folder = TempFolder::new("postgres");
+        certificate.copy_to(folder.path());
+        for file in ["server.crt", "server.key"] {
+            let file = folder.path().join(file);
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            fs::set_permissions(&file, mode).unwrap_or_else(|error| panic!("{error}"));
+            give_to_postgres(&file);
+        }
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let certificate = format!("ssl_cert_file='{}'", file("server.crt"));
+        let key = format!("ssl_key_file='{}'", file("server.key"));
+        PostgresServer::make(folder, &["ssl=on", &certificate, &key], &[], None)
+    }
+
+    fn make(
+        folder: TempFolder,
+        settings: &[&str],
+        options: &[&str],
+        clock: Option<&str>,
+    ) -> PostgresServer {
         let data = folder.path().join("data");
         give_to_postgres(folder.path());
         let mut init = as_user("initdb");
@@ -65,7 +103,7 @@ impl PostgresServer {
         let file = data.join("postgresql.conf");
         let before = fs::read_to_string(&file).unwrap_or_default();
         fs::write(&file, before + &settings).unwrap_or_else(|error| panic!("{error}"));
-        PostgresServer::on(folder, None)
+        PostgresServer::on(folder, clock)
     }
 
     /// The same on a file system of so many bytes, which is unmounted with it; `None` where this user
@@ -85,7 +123,7 @@ impl PostgresServer {
             return None;
         }
         let disk = Some(SmallDisk(folder.path().to_owned()));
-        let mut server = PostgresServer::make(folder, &["fsync=off"], &["--wal-segsize=1"]);
+        let mut server = PostgresServer::make(folder, &["fsync=off"], &["--wal-segsize=1"], None);
         server.disk = disk;
         Some(server)
     }
@@ -113,6 +151,20 @@ impl PostgresServer {
     /// If it does not start.
     #[must_use]
     pub fn standby_on_clock(&self, clock: Option<&str>) -> PostgresServer {
+        self.make_standby(clock, None)
+    }
+
+    /// A standby that follows this server through another address, such as that of a proxy.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn standby_through(&self, address: SocketAddr) -> PostgresServer {
+        self.make_standby(None, Some(address))
+    }
+
+    fn make_standby(&self, clock: Option<&str>, through: Option<SocketAddr>) -> PostgresServer {
         let folder = TempFolder::new("postgres");
         give_to_postgres(folder.path());
         let mut copy = as_user("pg_basebackup");
@@ -120,14 +172,25 @@ impl PostgresServer {
             .args(["-p", &self.address.port().to_string(), "-D"])
             .arg(folder.path().join("data"));
         check(&mut copy);
+        if let Some(through) = through {
+            // The last line of a setting holds.
+            let file = folder.path().join("data/postgresql.auto.conf");
+            let line = format!(
+                "primary_conninfo = 'user=postgres host={} port={}'\n",
+                through.ip(),
+                through.port()
+            );
+            let before = fs::read_to_string(&file).unwrap_or_default();
+            fs::write(&file, before + &line).unwrap_or_else(|error| panic!("{error}"));
+        }
         PostgresServer::on(folder, clock)
     }
 
     fn on(folder: TempFolder, clock: Option<&str>) -> PostgresServer {
-        let clock = clock.map(str::to_owned);
+        let clock = clock.map(|offset| HostClock::new(folder.path(), offset));
         let address = free_address();
         let server =
-            launch(&folder, address, clock.as_deref()).unwrap_or_else(|error| panic!("{error}"));
+            launch(&folder, address, clock.as_ref()).unwrap_or_else(|error| panic!("{error}"));
         PostgresServer {
             server,
             address,
@@ -147,6 +210,44 @@ impl PostgresServer {
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@{}/{database}", self.address)
+    }
+
+    /// The same with TLS.
+    #[must_use]
+    pub fn tls_url(&self, database: &str) -> String {
+        format!("{}?sslmode=require", self.url(database))
+    }
+
+    /// Rejects whoever comes without TLS from now on.
+    ///
+    /// # Panics
+    ///
+    /// If its settings cannot be written.
+    pub fn require_tls(&self) {
+        let file = self.folder.path().join("data/pg_hba.conf");
+        let rule = "hostssl all all 127.0.0.1/32 trust\n";
+        fs::write(&file, rule).unwrap_or_else(|error| panic!("{error}"));
+        let mut reload = as_user("pg_ctl");
+        reload
+            .args(["reload", "-D"])
+            .arg(self.folder.path().join("data"));
+        check(&mut reload);
+    }
+
+    /// Steps the clock of its host, such as to `+2s`.
+    ///
+    /// # Panics
+    ///
+    /// If it was not started on a clock of its own.
+    pub fn step_clock(&self, offset: &str) {
+        let clock = self.clock.as_ref();
+        clock.expect("a server on a clock of its own").set(offset);
+    }
+
+    /// The number of its main process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
     }
 
     /// kill -9 of all of its processes.
@@ -183,7 +284,7 @@ impl PostgresServer {
     /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
-        self.server = launch(&self.folder, self.address, self.clock.as_deref())
+        self.server = launch(&self.folder, self.address, self.clock.as_ref())
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -231,16 +332,19 @@ impl PostgresServer {
     }
 }
 
-fn launch(folder: &TempFolder, address: SocketAddr, clock: Option<&str>) -> Result<Server, String> {
+fn launch(
+    folder: &TempFolder,
+    address: SocketAddr,
+    clock: Option<&HostClock>,
+) -> Result<Server, String> {
     let mut command = match clock {
         None => as_user("postgres"),
         Some(clock) => {
             // Set by a program that runs as that user: the library's files must be that user's.
             let mut command = as_user_run(Path::new("env"));
+            let variables = clock.variables().into_iter();
             command
-                .arg(format!("LD_PRELOAD={}", libfaketime().display()))
-                .arg(format!("FAKETIME={clock}"))
-                .arg("FAKETIME_DONT_FAKE_MONOTONIC=1")
+                .args(variables.map(|(name, value)| format!("{name}={value}")))
                 .arg(programs().join("postgres"));
             command
         }
@@ -249,7 +353,7 @@ fn launch(folder: &TempFolder, address: SocketAddr, clock: Option<&str>) -> Resu
         .arg("-D")
         .arg(folder.path().join("data"))
         .args(["-c", "listen_addresses=127.0.0.1"])
-        .args(["-c", "shared_buffers=16MB", "-c", "max_connections=200"])
+        .args(["-c", "shared_buffers=16MB", "-c", "max_connections=800"])
         .args(["-p", &address.port().to_string(), "-k"])
         .arg(folder.path());
     Server::start(&mut command, "database system is ready to accept")

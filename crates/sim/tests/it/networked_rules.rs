@@ -101,6 +101,28 @@ fn trusting_steps_of_the_clock_exceeds_the_limit() {
     is_needed(off, step(60_000_000));
 }
 
+/// The store alone: its comparison rejects who has not noticed a step, but rows that were written before are taken as they
+/// are.
+#[test]
+fn trusting_stamps_exceeds_the_limit_although_the_store_compares_its_time() {
+    let off = Rules {
+        notice_steps: false,
+        ..Rules::default()
+    };
+    is_needed(off, step(700_000));
+}
+
+/// The nodes alone: between a step and the reply that tells of it, a node writes by bounds that no longer hold.
+#[test]
+fn a_store_that_does_not_compare_its_time_exceeds_the_limit() {
+    let off = Rules {
+        compare_time: false,
+        ..Rules::default()
+    };
+    is_needed(off, step(60_000_000));
+    is_needed(off, step(-700_000));
+}
+
 /// A step is not waited out: rows that were written before it are moved by it, once. Three of them
 /// in eight windows cost next to nothing. Rows that came with a wake-up were moved to the present
 /// instead, which cost up to a window each time.

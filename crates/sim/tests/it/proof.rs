@@ -8,7 +8,7 @@ use tollgate_sim::rule::{RuleSpec, Unit};
 
 use crate::scenario::{
     Scenario, calendar_pair, calendar_provider_pair, config, exact_pair, in_flight_pair,
-    paced_pair, with_limits,
+    paced_pair, with_limits, with_limits_on,
 };
 
 pub(crate) fn check_invariants(scenario: &Scenario) -> Result<(), TestCaseError> {
@@ -35,9 +35,10 @@ pub(crate) fn with_several_limits() -> impl Strategy<Value = Scenario> {
 }
 
 /// A limit in tokens and one in calls; up to three times the true cost is held in advance.
-fn with_token_limit() -> impl Strategy<Value = Scenario> {
-    let with_tokens = with_limits((exact_pair(), exact_pair()).prop_map(
-        |(calls, (spec, rule))| {
+pub(crate) fn with_token_limit_on(nodes_max: usize) -> impl Strategy<Value = Scenario> {
+    let with_tokens = with_limits_on(
+        nodes_max,
+        (exact_pair(), exact_pair()).prop_map(|(calls, (spec, rule))| {
             let spec = RuleSpec {
                 unit: Unit::Tokens,
                 ..spec
@@ -46,8 +47,8 @@ fn with_token_limit() -> impl Strategy<Value = Scenario> {
                 calls,
                 (spec, rule.unit(tollgate_core::ask::CostUnit::Tokens)),
             ]
-        },
-    ));
+        }),
+    );
     (with_tokens, 100_u64..=300).prop_map(|(mut scenario, percent)| {
         let most = scenario.limits[1].rule.max_cost();
         for call in &mut scenario.calls {
@@ -105,7 +106,7 @@ proptest! {
 
     /// C13: costs in tokens, held in advance and settled afterwards.
     #[test]
-    fn c13_limits_hold_with_costs_settled_afterwards(scenario in with_token_limit()) {
+    fn c13_limits_hold_with_costs_settled_afterwards(scenario in with_token_limit_on(4)) {
         check_invariants(&scenario)?;
     }
 }
