@@ -22,7 +22,8 @@ use crate::time::{Micros, Span, TimeBounds};
 use crate::turn::{Turn, turn};
 
 /// Limits shorter than this need not survive a power cut: what they counted is over before a host
-/// is up again, and after a boot they start used up. Longer ones are on disk before they are used.
+/// is up again, and after a boot they start used up. Longer ones are on disk before they are used, or
+/// covered by a reservation that is ([`crate::reservation`]).
 pub const LONG_PERIOD: Span = Span::from_secs(60);
 
 /// One settle and when it was queued, on the clock of its owner.
@@ -82,8 +83,20 @@ pub struct BatchResult {
     pub wakes: Vec<Wake>,
     /// Other owners for whom something is saved up. If one is dead, say so in the next batch.
     pub saved_for: Vec<OwnerId>,
+    /// Which permits may be used before the next sync. `None`: none of a long limit.
+    pub sync_ahead: Option<SyncAhead>,
     /// When it was decided.
     pub at: Micros,
+}
+
+/// A store that syncs ahead has covered permits of long limits by durable reservations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncAhead {
+    /// The asks that are not covered, by their number in the batch: their permits wait for a sync
+    /// that begins after the commit.
+    pub waiting: Vec<usize>,
+    /// A sync should begin now. If not, some time later is as good.
+    pub is_due: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -139,8 +152,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Must what was decided survive a power cut? A permit of a long limit must, before it is used;
-    /// and so must usage that a long limit has taken over, which is as good as granted by it.
+    /// Must what was decided survive a power cut? A permit of a long limit must, before it is used or
+    /// by its reservation; and so must usage that a long limit has taken over, which is as good as granted by it.
     #[must_use]
     pub fn must_be_durable(&self, verdicts: &[Verdict]) -> bool {
         let inherits = |settle: &Settle| matches!(settle, Settle::Inherit { rule, .. } if rule.period() >= LONG_PERIOD);
@@ -156,8 +169,13 @@ impl<'a> Batch<'a> {
 #[must_use]
 pub fn grants_long_limit((ask, verdict): (&Ask, &Verdict)) -> bool {
     let mut terms = ask.terms.iter();
-    matches!(verdict, Verdict::Go { .. })
-        && terms.any(|term| term.rule.period() >= LONG_PERIOD && !term.rule.is_learned())
+    matches!(verdict, Verdict::Go { .. }) && terms.any(|term| is_long(&term.rule))
+}
+
+/// Does a term of this limit survive a power cut?
+#[must_use]
+pub fn is_long(rule: &Rule) -> bool {
+    rule.period() >= LONG_PERIOD && !rule.is_learned()
 }
 
 fn rows_of<'a, E>(
@@ -206,6 +224,7 @@ pub fn decide(rows: &mut impl Rows, now: impl Into<TimeBounds>, batch: &Batch<'_
         changed_scopes: turn.changed_scopes,
         wakes: Vec::new(),
         saved_for: Vec::new(),
+        sync_ahead: None,
         at: now.lo,
     }
 }
@@ -237,6 +256,7 @@ fn decide_shared(rows: &mut impl Rows, now: TimeBounds, batch: &Batch<'_>) -> Ba
         changed_scopes,
         wakes,
         saved_for,
+        sync_ahead: None,
         at: now.lo,
     }
 }

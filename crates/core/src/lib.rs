@@ -17,6 +17,7 @@ pub mod scope;
 pub mod turn;
 pub mod fairness;
 pub mod batch;
+pub mod reservation;
 pub mod row;
 pub mod table;
 pub mod replica;

@@ -21,7 +21,8 @@
 //! | 6 | not used | |
 //! | 7 | not used: calls that count as arrived at sent + `arrive_within` are in the cell, version 3 | cells |
 //! | 8 | the estimated limit of a scope that a 429 has closed; a program that does not know it lets all calls go after the cool-down | scopes |
-//! | 9 | reserved: durable reservations | cells |
+//! | 9 | the durable reservation of a limit of a minute or longer; a program that does not know it
+//!       would grant after a boot what was granted before it | cells |
 //! | 10 | how often everything was lost before it was written | cells |
 //! | 11 | what may have been lost | providers |
 //! | 12 | who wrote the row first, and how often everything was lost since | providers |
@@ -43,6 +44,7 @@ mod tests;
 use crate::ask::{OwnerId, Priority, WakeOn};
 use crate::fairness::{WAITERS_MAX, Waiter};
 use crate::limit::{Cell, Damaged};
+use crate::reservation::Reservation;
 use crate::scope::Scope;
 use crate::time::Micros;
 
@@ -61,6 +63,7 @@ mod tag {
     pub(super) const WAITERS: u64 = 4;
     pub(super) const SCOPE: u64 = 5;
     pub(super) const ESTIMATE: u64 = 8;
+    pub(super) const RESERVATION: u64 = 9;
     pub(super) const LOSSES: u64 = 10;
     pub(super) const LOSS: u64 = 11;
     pub(super) const INCARNATION: u64 = 12;
@@ -110,6 +113,8 @@ pub struct CellRow {
     pub cell: Cell,
     /// The owners that it has rejected and that wait.
     pub waiters: Vec<Waiter>,
+    /// What may be granted before the next sync; nothing in stores that do not sync.
+    pub reservation: Reservation,
     /// [`ProviderRow::losses`] when it was last made up for; 0 outside of networked stores.
     pub losses: u64,
     /// Where it comes from.
@@ -146,6 +151,14 @@ impl CellRow {
         if !self.waiters.is_empty() {
             out.field(tag::WAITERS, |bytes| write_waiters(bytes, &self.waiters));
         }
+        if !self.reservation.is_none() {
+            out.field(tag::RESERVATION, |bytes| {
+                let numbers = self.reservation.numbers();
+                numbers
+                    .iter()
+                    .for_each(|&value| fields::number(bytes, value));
+            });
+        }
         if self.losses > 0 {
             out.field(tag::LOSSES, |bytes| fields::number(bytes, self.losses));
         }
@@ -177,6 +190,15 @@ impl CellRow {
                     is_there = true;
                 }
                 tag::WAITERS => row.waiters = read_waiters(bytes)?,
+                tag::RESERVATION => {
+                    let mut values = fields::Values(bytes);
+                    let mut numbers = [0; 8];
+                    for value in &mut numbers {
+                        *value = values.number()?;
+                    }
+                    values.end()?;
+                    row.reservation = Reservation::of_numbers(numbers);
+                }
                 tag::LOSSES => {
                     let mut values = fields::Values(bytes);
                     row.losses = values.number()?;

@@ -1,7 +1,7 @@
 //! The ledger thread: takes what waits, has the store decide it, and hands out. For stores that block.
 //!
 //! Promises: decide, commit, make durable what must be, hand out. A permit is committed before it is
-//! handed out. What must be durable is synced and handed out by a thread of its own, so that nobody
+//! handed out. What must be durable and is not covered by a durable reservation is synced and handed out by a thread of its own, so that nobody
 //! waits for a disk that only others need. A permit whose decision is too old when it could be handed
 //! out is given back instead.
 //!
@@ -381,23 +381,39 @@ impl LedgerThread {
         if inherits.must_be_durable(&[]) {
             self.sync.request();
         }
+        let ahead = decision.sync_ahead.take();
+        let is_due = ahead.as_ref().is_some_and(|ahead| ahead.is_due);
+        let mut first = 0;
+        let mut is_covered = false;
         let mut decided = asks.into_iter().zip(verdicts);
         for (reply, count) in replies {
             let decided: Vec<(Ask, Verdict)> = decided.by_ref().take(count).collect();
             let is_long = decided
                 .iter()
                 .any(|(ask, verdict)| grants_long_limit((ask, verdict)));
+            let waits = is_long
+                && ahead.as_ref().is_none_or(|ahead| {
+                    let offered = first..first + count;
+                    ahead.waiting.iter().any(|index| offered.contains(index))
+                });
+            first += count;
+            is_covered |= is_long && !waits;
             let hand_out = HandOut {
                 tag,
                 reply,
                 decided,
                 at: decision.at,
             };
-            if is_long {
+            if waits {
                 self.sync.hand_out_when_durable(hand_out);
             } else {
                 hand_out.deliver(&self.shared);
             }
+        }
+        match is_due {
+            true => self.sync.request(),
+            false if is_covered => self.sync.request_later(),
+            false => {}
         }
         let dead = wake_owners(&*self.store, &decision, &saved_in);
         self.shared.dead.add(self.store.owner(), dead);

@@ -5,7 +5,7 @@
 //!
 //! Promises: a permit is committed before it is handed out, so a process that is killed at any
 //! instant never lets its successors exceed a limit; permits of limits of a minute or longer are on
-//! disk before they are used, and survive the power as well. State that cannot be believed counts
+//! disk before they are used, or covered by a reservation that is, so a loss of power exceeds none. State that cannot be believed counts
 //! as used up, or is rejected with a message that says what to do. A folder that cannot be opened,
 //! or that was replaced, is tried again each second.
 //!

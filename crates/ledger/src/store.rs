@@ -55,9 +55,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         batches.iter().map(|batch| self.commit(batch)).collect()
     }
 
-    /// When this returns, everything committed before it was called survives a power cut. Called
-    /// on a thread of its own while other batches are committed. One that has failed is not tried
-    /// again.
+    /// When this returns, everything that was committed before it was called and must survive a power
+    /// cut does. Called on a thread of its own while other batches are committed. One that has failed
+    /// is not tried again. Who waits for it: `BatchResult::sync_ahead`.
     fn sync(&self) -> Result<(), StoreError> {
         Ok(())
     }

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,6 +22,10 @@ use crate::threads::{catch_panic, spawn};
 
 /// The name of the thread.
 pub(crate) const NAME: &str = "tollgate-sync";
+
+/// What is covered by reservations becomes durable within this time. A reservation of which half is in
+/// use does not wait for it.
+const SYNC_WITHIN: Duration = Duration::from_millis(100);
 
 /// The thread, as the ledger thread uses it.
 #[derive(Debug)]
@@ -39,10 +44,20 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     hand_outs: Vec<HandOut>,
-    is_requested: bool,
+    requested: Requested,
     is_over: bool,
     /// The thread has panicked: nothing becomes durable any more.
     has_panicked: bool,
+}
+
+/// What must become durable although nobody waits for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Requested {
+    #[default]
+    Nothing,
+    /// Within [`SYNC_WITHIN`].
+    Later,
+    Now,
 }
 
 impl SyncThread {
@@ -64,8 +79,23 @@ impl SyncThread {
 
     /// Something must become durable, but nobody waits for it.
     pub(crate) fn request(&self) {
-        self.queue.state.lock().is_requested = true;
-        self.queue.wake_up.notify_one();
+        self.request_by(Requested::Now);
+    }
+
+    /// As [`SyncThread::request`], but it is covered by reservations of which less than half is in use:
+    /// what comes within the next moments is synced with it.
+    pub(crate) fn request_later(&self) {
+        self.request_by(Requested::Later);
+    }
+
+    fn request_by(&self, requested: Requested) {
+        let mut state = self.queue.state.lock();
+        let before = state.requested;
+        state.requested = before.max(requested);
+        drop(state);
+        if requested > before {
+            self.queue.wake_up.notify_one();
+        }
     }
 
     /// Hands out as soon as everything committed so far is durable.
@@ -113,13 +143,19 @@ fn run(queue: &Queue, shared: &Shared, store: &dyn Store) {
     loop {
         let hand_outs = {
             let mut state = queue.state.lock();
-            while state.hand_outs.is_empty() && !state.is_requested {
-                if state.is_over {
-                    return;
+            let mut has_waited = false;
+            while state.hand_outs.is_empty() && state.requested != Requested::Now {
+                match state.requested {
+                    Requested::Later if has_waited || state.is_over => break,
+                    Requested::Later => {
+                        let waited = queue.wake_up.wait_for(&mut state, SYNC_WITHIN);
+                        has_waited = waited.timed_out();
+                    }
+                    Requested::Now | Requested::Nothing if state.is_over => return,
+                    Requested::Now | Requested::Nothing => queue.wake_up.wait(&mut state),
                 }
-                queue.wake_up.wait(&mut state);
             }
-            state.is_requested = false;
+            state.requested = Requested::Nothing;
             std::mem::take(&mut state.hand_outs)
         };
         match sync_once(shared, store) {

@@ -202,6 +202,14 @@ impl Bucket {
         }
     }
 
+    /// Calls that are missing from it had been debited by `at`.
+    pub(super) fn count_lost(&mut self, rule: &Rule, cost: u64, at: Micros) {
+        if self.depth == 0 {
+            (self.rate, self.depth) = (rule.limit(), rule.max_cost());
+        }
+        self.debit(rule, cost, at);
+    }
+
     /// Whole tokens remaining beside the pending calls.
     pub(crate) fn remaining(&self, rule: &Rule, depth: u64, now: Micros) -> u64 {
         let period = u128::from(token(rule));

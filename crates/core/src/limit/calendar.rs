@@ -269,6 +269,15 @@ impl CalendarCount {
         }
     }
 
+    /// Calls that are missing from it had been counted by `at`, in this window or an earlier one.
+    pub(super) fn count_lost(&mut self, calendar: &Calendar, cost: u64, at: Micros) {
+        let (start, _) = calendar.window(self.edge - Span(1));
+        if self.wall(at) + calendar.margin() + CLOCK_TOLERANCE >= start {
+            let late = self.is_late(calendar, at);
+            self.counter.take_settled(cost, late, Micros(u64::MAX));
+        }
+    }
+
     pub(crate) fn undo(&mut self, id: PermitId) -> bool {
         self.counter.undo(id).is_some()
     }

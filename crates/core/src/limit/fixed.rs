@@ -160,6 +160,21 @@ impl Fixed {
         }
     }
 
+    /// Calls that are missing from it had been counted by `at`. If no window was open they may have
+    /// opened one, at any time before; if one was, they are in it, or in the next where it may have
+    /// ended.
+    pub(super) fn count_lost(&mut self, rule: &Rule, cost: u64, at: Micros) {
+        let end = at + window(rule);
+        if self.opened.is_some() {
+            let late = self.is_late(at);
+            self.counter.take_settled(cost, late, end);
+        } else {
+            (self.opened, self.earliest_end) = (Some(at), at);
+            self.counter.take_settled(cost, false, end);
+        }
+        self.unproven_end = self.unproven_end.max(Some(end));
+    }
+
     pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> bool {
         let undone = self.counter.undo(id).is_some();
         self.close_if_never_opened(rule);

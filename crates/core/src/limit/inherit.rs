@@ -26,6 +26,14 @@ pub(super) struct CarriedUsage {
 }
 
 impl CarriedUsage {
+    /// One counted cost.
+    pub(super) fn counted_at(at: Micros, cost: u64) -> CarriedUsage {
+        CarriedUsage {
+            done: vec![(at, cost)],
+            ..CarriedUsage::default()
+        }
+    }
+
     /// The sum of the counted costs, at most `most`.
     pub(super) fn counted_up_to(&self, most: u64) -> u64 {
         self.counted().min(most)

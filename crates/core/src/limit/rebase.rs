@@ -8,6 +8,7 @@
 use crate::ask::WakeOn;
 use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, CellState, PendingWake};
+use crate::limit::inherit::CarriedUsage;
 use crate::limit::reported::OutsideUse;
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Span, TimeBounds};
@@ -126,6 +127,38 @@ impl Cell {
                 self.reported.close(OutsideUse { cost, until });
             }
         }
+    }
+
+    /// Calls of this cost may be missing from this cell, granted before a boot: they count as if they
+    /// had arrived `at` that boot, which is when the last of them can have.
+    pub(crate) fn count_lost(&mut self, rule: &Rule, cost: u64, at: Micros, now: TimeBounds) {
+        self.refresh(rule, now);
+        let rule = &*self.effective(rule);
+        if at + rule.longest_hold() <= now.lo {
+            return;
+        }
+        self.granted = self.granted.wrapping_add(cost);
+        self.settled = self.settled.wrapping_add(cost);
+        self.idle_from = self.idle_from.max(at + rule.longest_hold());
+        let limit = self.limit(rule, now.lo);
+        match (&mut self.state, rule.algorithm()) {
+            (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
+                count.count_lost(calendar, cost, at);
+            }
+            (CellState::Log(log), _) => {
+                let usage = CarriedUsage::counted_at(at, cost);
+                log.take_over(rule, &usage, limit, now);
+            }
+            (CellState::Bucket(bucket), _) => bucket.count_lost(rule, cost, at),
+            (CellState::Fixed(fixed), _) => fixed.count_lost(rule, cost, at),
+            (CellState::Empty | CellState::Calendar(_) | CellState::InFlight(_), _) => {}
+        }
+    }
+
+    /// How much of it may be granted before it is on disk: 1 % of the limit that applies now.
+    #[must_use]
+    pub fn reservation(&self, rule: &Rule, now: Micros) -> u64 {
+        (self.limit(rule, now) / 100).max(1)
     }
 
     /// When nothing in it can matter any more.

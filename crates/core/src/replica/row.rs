@@ -277,6 +277,7 @@ impl Row {
                     .iter()
                     .map(|one| moved_waiter(*one, then, now.hi))
                     .collect(),
+                reservation: row.reservation,
                 losses: row.losses,
                 meta: row.meta.clone(),
             }),

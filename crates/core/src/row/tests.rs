@@ -7,6 +7,7 @@ use super::{CellRow, FORMAT, RowMeta, RowVersion, ScopeRow, sealed};
 use crate::ask::{CellId, OwnerId, Priority, Reopen, WakeOn};
 use crate::fairness::{WAITERS_MAX, Waiter};
 use crate::limit::{Cell, Damaged, Rule};
+use crate::reservation::Reservation;
 use crate::scope::Scope;
 use crate::test_ledger::{TestLedger, s};
 use crate::time::Micros;
@@ -57,6 +58,7 @@ fn cell_row() -> CellRow {
     CellRow {
         cell: used_cell(),
         waiters: (0..7).map(waiter).collect(),
+        reservation: Reservation::of_numbers([10, 7, 3, 6, 2, 1 << 50, 0, u64::MAX]),
         losses: 300,
         meta: meta(),
     }

@@ -12,6 +12,7 @@ use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::OwnerId;
 use tollgate_core::batch::{Batch, BatchResult, LONG_PERIOD, decide};
 use tollgate_core::limit::CellView;
+use tollgate_core::reservation::Generations;
 use tollgate_core::row::{CellRow, RowVersion, ScopeRow};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
@@ -37,7 +38,7 @@ const SWEEP_ROWS: i64 = 128;
 pub(super) struct CommitReport {
     /// One per batch, in their order.
     pub(super) decisions: Vec<BatchResult>,
-    /// A limit of a minute or longer was granted: it must be on disk before it is used.
+    /// A limit of a minute or longer was granted: it must be on disk before it is used, or soon.
     pub(super) needs_sync: bool,
     /// Rows that could not be believed.
     pub(super) damaged_rows: u64,
@@ -92,14 +93,19 @@ impl Database {
         }
     }
 
-    /// One transaction. The caller holds the kernel lock.
-    pub(super) fn turn(&mut self, batches: &[Batch<'_>]) -> Result<CommitReport> {
+    /// One transaction. The caller holds the kernel lock. `durable` says which generation is known to
+    /// be on disk, before the one that is being written.
+    pub(super) fn turn(
+        &mut self,
+        batches: &[Batch<'_>],
+        durable: &dyn Fn(i64) -> i64,
+    ) -> Result<CommitReport> {
         self.conn
             .prepare_cached("BEGIN IMMEDIATE")?
             .execute([])
             .inspect_err(|_| self.roll_back())?;
         failpoint::reached("locked");
-        let done = self.decide(batches).and_then(|(done, rows)| {
+        let done = self.decide(batches, durable).and_then(|(done, rows)| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             failpoint::reached("after commit");
@@ -127,11 +133,15 @@ impl Database {
 
     /// Decides and writes. The rows are returned for the next transaction, if what is known of them
     /// is still true after this one.
-    fn decide(&mut self, batches: &[Batch<'_>]) -> Result<(CommitReport, Option<TransactionRows>)> {
+    fn decide(
+        &mut self,
+        batches: &[Batch<'_>],
+        durable: &dyn Fn(i64) -> i64,
+    ) -> Result<(CommitReport, Option<TransactionRows>)> {
         let now = self.clock.now();
         let source = (&self.conn, &mut self.row_cache);
-        let mut rows = TransactionRows::read(source, &self.context, now.at, batches)?;
-        let decisions: Vec<BatchResult> = batches
+        let mut rows = TransactionRows::read(source, &self.context, now, batches)?;
+        let mut decisions: Vec<BatchResult> = batches
             .iter()
             .map(|batch| decide(&mut rows, now, batch))
             .collect();
@@ -143,7 +153,6 @@ impl Database {
             },
             time: now.at,
         };
-        rows.write(&self.conn, &self.context, stamp, &mut self.scratch)?;
         let is_long = batches
             .iter()
             .zip(&decisions)
@@ -152,6 +161,16 @@ impl Database {
         // Who commits nothing wants to know whether the store can be written.
         let is_probe = batches.iter().all(Batch::is_empty);
         let new_generation = self.record_clock_pair(now, is_long, is_probe)?;
+        if let Some((commit, _)) = new_generation.filter(|_| is_long) {
+            let generations = Generations {
+                commit: commit.cast_unsigned(),
+                durable: durable(commit).cast_unsigned(),
+            };
+            for (batch, decision) in batches.iter().zip(&mut decisions) {
+                decision.sync_ahead = Some(rows.cover(batch, decision, generations));
+            }
+        }
+        rows.write(&self.conn, epoch, stamp, &mut self.scratch)?;
         self.turns += 1;
         let is_swept = self.turns.is_multiple_of(SWEEP_EVERY) && self.sweep(now.at)?;
         let report = CommitReport {
@@ -282,7 +301,7 @@ impl Database {
         let now = self.clock.now();
         let mut rows = TransactionRows::default();
         let cell = |(id, rule): &(_, std::sync::Arc<_>)| -> Result<CellView> {
-            let stored = rows.read_cell(&self.conn, &self.context, now.at, *id, rule)?;
+            let stored = rows.read_cell(&self.conn, &self.context, now, *id, rule)?;
             Ok(stored.row.cell.peek(rule, now))
         };
         let cells = query.cells.iter().map(cell).collect::<Result<_>>()?;
@@ -304,5 +323,6 @@ impl Database {
 /// would miss.
 fn is_idle(row: &CellRow, now: Micros) -> bool {
     let awaited = row.waiters.iter().any(|waiter| waiter.until > now);
-    row.cell.is_idle(now) && !awaited && row.meta.unknown.is_empty()
+    let is_counted = row.reservation.is_idle(now);
+    row.cell.is_idle(now) && is_counted && !awaited && row.meta.unknown.is_empty()
 }

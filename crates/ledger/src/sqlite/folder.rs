@@ -11,7 +11,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -88,6 +88,10 @@ pub(super) struct Folder {
 pub(super) struct DurableLog {
     log: File,
     lock_file: Arc<File>,
+    /// Which boot and which clock notes of this process are of.
+    boot: String,
+    /// The last generation that is known to be on disk.
+    generation: AtomicI64,
     state: Mutex<DurableState>,
 }
 
@@ -146,9 +150,10 @@ impl Folder {
             boot: format!("{boot} {boot_clock}"),
         };
         Ok(Folder {
-            db: Database::new(conn, context, clock.clone()),
             durable: Arc::new(DurableLog {
                 log,
+                boot: record.boot.clone(),
+                generation: AtomicI64::new(context.durable_generation),
                 lock_file: lock.file().clone(),
                 state: Mutex::new(DurableState {
                     record,
@@ -156,6 +161,7 @@ impl Folder {
                     has_failed: false,
                 }),
             }),
+            db: Database::new(conn, context, clock.clone()),
             lock,
             log_health,
             database: (path, inode),
@@ -206,7 +212,9 @@ impl Folder {
         self.db.set_busy_timeout(longest);
         // The kernel lock and SQLite's are other processes' too: a panic must not keep them.
         let turn = catch_unwind(AssertUnwindSafe(|| {
-            let done = self.db.turn(batches);
+            let done = self
+                .db
+                .turn(batches, &|commit| self.durable.generation(commit));
             self.bound_log(&done);
             done
         }));
@@ -343,13 +351,30 @@ impl DurableLog {
         };
         (state.record.generation, state.record.at) = (generation, at);
         if state.unsynced == 0 {
-            let record = state.record.clone();
+            let mut record = state.record.clone();
             drop(state);
+            // Another process may not have synced its last one.
+            record.generation = self.generation.load(Ordering::Acquire).min(generation);
             self.note(&record);
         }
     }
 
-    /// Makes everything durable that was committed before.
+    /// The last generation that is known to be on disk. What others have synced is looked up if
+    /// something before `commit` is not known to be.
+    fn generation(&self, commit: i64) -> i64 {
+        let known = self.generation.load(Ordering::Acquire);
+        if known + 1 >= commit {
+            return known;
+        }
+        let noted = GenerationRecord::durable(&self.lock_file, &self.boot);
+        let noted = noted.filter(|noted| *noted < commit).unwrap_or(0);
+        self.generation
+            .fetch_max(noted, Ordering::AcqRel)
+            .max(noted)
+    }
+
+    /// Makes everything durable that was committed before and must be. One sync serves all processes:
+    /// if another one has synced since, there is nothing to do.
     pub(super) fn sync(&self) -> Result<(), FolderError> {
         let (record, count) = {
             let state = self.state.lock();
@@ -360,10 +385,13 @@ impl DurableLog {
             (state.record.clone(), state.unsynced)
         };
         failpoint::reached("syncing");
-        if let Err(error) = self.log.sync_data() {
+        let is_synced = count > 0 && self.generation(record.generation + 1) >= record.generation;
+        if !is_synced && let Err(error) = self.log.sync_data() {
             self.state.lock().has_failed = true;
             return Err(FolderError::Sync(error));
         }
+        self.generation
+            .fetch_max(record.generation, Ordering::AcqRel);
         self.state.lock().unsynced -= count;
         self.note(&record);
         Ok(())

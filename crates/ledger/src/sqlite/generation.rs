@@ -2,9 +2,15 @@
 //!
 //! The lock file says which generation of the database there was, and when it was last written. A
 //! generation is a transaction that granted permits of a limit of a minute or longer, and it is
-//! noted after it is on disk, so that no power cut makes the note newer than the database.
+//! noted after it is on disk, so that no power cut makes the note newer than the database. So it also
+//! tells every process of the folder what is on disk, whoever has synced it.
 //!
-//! Promises: a database that is older than its note was put back; one that is newer is as good.
+//! ```text
+//! file = MARK generation " " at " " boot "\n" checksum of this line "\n"
+//! ```
+//!
+//! Promises: a database that is older than its note was put back; one that is newer is as good. A
+//! note that was read while it was written says nothing of what is on disk.
 //!
 //! Never: needed to read the database. Not noticed is what is put in place under a process that
 //! runs, if it keeps the file's identity.
@@ -19,6 +25,9 @@ pub(super) const MARK: &[u8] = b"tollgate ledger\n";
 
 /// Digits of a number in the file, so that a note always has one length.
 const DIGITS: usize = 20;
+
+/// A note is not longer than this: two numbers, the names of a boot and of a clock, a checksum.
+const NOTE_MAX: usize = 256;
 
 /// One reading of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,21 +53,44 @@ impl GenerationRecord {
         })
     }
 
-    /// Writes it after the mark, unless somebody has noted a later one meanwhile.
+    /// What is noted after the mark, and whether it is whole.
+    fn noted(file: &File) -> io::Result<Option<(GenerationRecord, bool)>> {
+        let mut bytes = [0; NOTE_MAX];
+        let length = file.read_at(&mut bytes, MARK.len() as u64)?;
+        let found = &bytes[..length];
+        let mut lines = found.split_inclusive(|&byte| byte == b'\n');
+        let (line, sum) = (lines.next(), lines.next());
+        let is_whole = line.is_some_and(|line| sum == Some(checksum(line).as_bytes()));
+        Ok(GenerationRecord::read(found).map(|record| (record, is_whole)))
+    }
+
+    /// The generation of this boot that is noted as being on disk.
+    pub(super) fn durable(file: &File, boot: &str) -> Option<i64> {
+        let (record, is_whole) = GenerationRecord::noted(file).ok().flatten()?;
+        (is_whole && record.boot == boot).then_some(record.generation)
+    }
+
+    /// Writes it after the mark, together with what others have noted in this boot. Another one that
+    /// is later stays.
     pub(super) fn write(&self, file: &File) -> io::Result<()> {
-        let start = MARK.len() as u64;
+        let mut record = self.clone();
+        match GenerationRecord::noted(file)? {
+            Some((found, true)) if found.boot == self.boot => {
+                record.generation = record.generation.max(found.generation);
+                record.at = record.at.max(found.at);
+                if record == found {
+                    return Ok(());
+                }
+            }
+            Some((found, _)) if self.is_older_than(&found) => return Ok(()),
+            Some(_) | None => {}
+        }
         let line = format!(
             "{:0DIGITS$} {:0DIGITS$} {}\n",
-            self.generation, self.at, self.boot
+            record.generation, record.at, record.boot
         );
-        let mut found = vec![0; line.len()];
-        let length = file.read_at(&mut found, start)?;
-        let later = GenerationRecord::read(&found[..length])
-            .is_some_and(|found| self.is_older_than(&found));
-        if later {
-            return Ok(());
-        }
-        file.write_all_at(line.as_bytes(), start)
+        let note = format!("{line}{}", checksum(line.as_bytes()));
+        file.write_all_at(note.as_bytes(), MARK.len() as u64)
     }
 
     /// Was this the same database, some time before?
@@ -66,6 +98,14 @@ impl GenerationRecord {
         let earlier = self.boot == other.boot && self.at < other.at;
         self.generation < other.generation || earlier
     }
+}
+
+/// A note of which some bytes are older than the others is not whole. FNV-1a: no defence.
+fn checksum(line: &[u8]) -> String {
+    let sum = line.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{sum:016x}\n")
 }
 
 /// Which boot this is, and which view of its clock this process has.
@@ -102,6 +142,22 @@ mod tests {
         assert!(!now.is_older_than(&now) && !record(8, 501, "a b").is_older_than(&now));
     }
 
+    /// A process that noted a later time with an earlier generation kept others from noting theirs.
+    #[test]
+    fn a_note_has_the_latest_of_what_all_processes_know() {
+        let path = std::env::temp_dir().join(format!("tollgate-notes-{}", std::process::id()));
+        std::fs::write(&path, MARK).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        for (generation, at) in [(7, 500), (5, 900), (9, 600)] {
+            record(generation, at, "a b").write(&file).unwrap();
+        }
+        let found = std::fs::read(&path).unwrap();
+        let found = GenerationRecord::read(&found[MARK.len()..]);
+        assert_eq!(found, Some(record(9, 900, "a b")));
+        assert_eq!(GenerationRecord::durable(&file, "a b"), Some(9));
+        std::fs::remove_file(&path).unwrap();
+    }
+
     #[test]
     fn a_record_is_read_as_written_and_an_earlier_one_does_not_replace_it() {
         let path = std::env::temp_dir().join(format!("tollgate-note-{}", std::process::id()));
@@ -114,6 +170,17 @@ mod tests {
             .unwrap();
         let found = std::fs::read(&path).unwrap();
         assert_eq!(GenerationRecord::read(&found[MARK.len()..]), Some(later));
+        assert_eq!(
+            GenerationRecord::durable(&file, "boot time:[4026531834]"),
+            Some(i64::MAX)
+        );
+        assert_eq!(GenerationRecord::durable(&file, "another"), None);
+        // One digit of another note: read while it was written.
+        file.write_all_at(b"0", MARK.len() as u64 + 3).unwrap();
+        assert_eq!(
+            GenerationRecord::durable(&file, "boot time:[4026531834]"),
+            None
+        );
         for nonsense in [&b""[..], b"7", b"7 x y\n", b"\xff\n"] {
             assert_eq!(GenerationRecord::read(nonsense), None);
         }

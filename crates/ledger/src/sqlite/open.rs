@@ -2,7 +2,8 @@
 //!
 //! Promises: a folder with state that cannot be trusted is rejected with a message that names it
 //! and the next step; nothing in it is changed then. After a boot, limits of a minute or longer
-//! keep their counts at the distance that calendar time says, and shorter ones start used up. A
+//! keep their counts at the distance that calendar time says, and what may have been granted without
+//! being on disk counts as used; shorter ones start used up. A
 //! database that is older than what the folder or this process remembers was restored from a copy:
 //! everything that was counted since is unknown, so every limit is used up for one period.
 //!
@@ -40,6 +41,9 @@ pub(super) const LOG_SIZE_MIN: u64 = 16 * 1_024 * 1_024;
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
 
+/// No folder comes to this generation; what says a higher one is damaged.
+const GENERATION_MAX: i64 = 1 << 62;
+
 /// A folder that is open.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -67,6 +71,13 @@ impl KnownRecords<'_> {
     fn is_later_than(&self, stored: &GenerationRecord) -> bool {
         let mut notes = self.records.iter().flatten();
         self.is_gone || notes.any(|note| stored.is_older_than(note))
+    }
+
+    /// The last generation that is remembered: no other commit may have its number.
+    fn generation(&self) -> i64 {
+        let notes = self.records.iter().flatten();
+        let last = notes.map(|note| note.generation).max();
+        last.unwrap_or_default().min(GENERATION_MAX)
     }
 }
 
@@ -293,8 +304,9 @@ fn begin_session(
     }
     if is_older {
         conn.execute(
-            "UPDATE meta SET epoch = epoch + 1, unknown_epoch = epoch + 1, unknown_at = ?1",
-            [at],
+            "UPDATE meta SET epoch = epoch + 1, unknown_epoch = epoch + 1, unknown_at = ?1, \
+             generation = max(generation, ?2) + 1",
+            [at, remembered.generation()],
         )?;
     }
     let context = register(conn, now)?;
@@ -305,7 +317,7 @@ fn begin_session(
 fn register(conn: &Connection, now: Now) -> rusqlite::Result<BootContext> {
     conn.query_row(
         "UPDATE meta SET owners = (owners + 1) & 0xffffffff \
-         RETURNING owners, epoch, since, unknown_epoch, unknown_at",
+         RETURNING owners, epoch, since, unknown_epoch, unknown_at, generation",
         [],
         |row| {
             let [since, unknown_at] =
@@ -316,6 +328,8 @@ fn register(conn: &Connection, now: Now) -> rusqlite::Result<BootContext> {
                 boot_started: since,
                 unknown: (row.get(3)?, unknown_at),
                 alive_before: Vec::new(),
+                // Made durable before the folder is used.
+                durable_generation: row.get(5)?,
             })
         },
     )
@@ -355,6 +369,7 @@ fn rebase(conn: &Connection, pair: Now, now: Now, epoch: i64) -> rusqlite::Resul
         row.cell = row.cell.rebased(then, now.at);
         // Whoever waited has gone with its boot.
         row.waiters.clear();
+        row.reservation = row.reservation.after_boot(then, now.at);
         (row.meta.time, row.meta.scale) = (now.at, epoch.cast_unsigned());
         Some(row.to_bytes())
     })?;

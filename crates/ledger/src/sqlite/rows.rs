@@ -6,12 +6,17 @@
 //! Never: outlives its transaction; [`RowCache`] is what is left of it for the next one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
-use tollgate_core::ask::{CellId, OwnerId, ScopeId};
-use tollgate_core::batch::{Batch, LONG_PERIOD, Rows, TouchedRow};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle};
+use tollgate_core::batch::{
+    Batch, BatchResult, LONG_PERIOD, Rows, Settles, SyncAhead, TouchedRow, grants_long_limit,
+    is_long,
+};
 use tollgate_core::fairness::Waiter;
 use tollgate_core::limit::{Cell, CellView, Rule};
+use tollgate_core::reservation::Generations;
 use tollgate_core::row::{CellRow, Contents, RowMeta, RowVersion, ScopeRow};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Span, TimeBounds};
@@ -34,6 +39,8 @@ pub(super) struct BootContext {
     /// The processes with a smaller number that lived when this one opened the folder: all others
     /// before it were dead. Numbers are not given twice.
     pub(super) alive_before: Vec<OwnerId>,
+    /// The generation of the database when it was opened, which is on disk.
+    pub(super) durable_generation: i64,
 }
 
 impl BootContext {
@@ -194,14 +201,14 @@ impl TransactionRows {
     pub(super) fn read(
         (conn, cache): (&Connection, &mut RowCache),
         context: &BootContext,
-        now: Micros,
+        now: Now,
         batches: &[Batch<'_>],
     ) -> Result<TransactionRows> {
         let mut rows = TransactionRows::default();
         cache.check(conn)?;
         for batch in batches {
             batch.for_each_row(|row| match row {
-                TouchedRow::Cell(id, _) if rows.cells.contains_key(&id) => {
+                TouchedRow::Cell(id, rule) if rows.is_known(id, rule) => {
                     Ok::<_, rusqlite::Error>(())
                 }
                 TouchedRow::Cell(id, rule) => {
@@ -217,7 +224,7 @@ impl TransactionRows {
                 TouchedRow::Scope(id) => {
                     let row = match cache.scopes.remove(&id) {
                         Some(row) => row,
-                        None => rows.read_scope(conn, context, now, id)?,
+                        None => rows.read_scope(conn, context, now.at, id)?,
                     };
                     rows.scopes.insert(id, row);
                     Ok(())
@@ -227,12 +234,18 @@ impl TransactionRows {
         Ok(rows)
     }
 
+    /// A row that was not read is known only to those to whom its count does not matter.
+    fn is_known(&self, id: CellId, rule: Option<&Arc<Rule>>) -> bool {
+        let known = self.cells.get(&id);
+        known.is_some_and(|known| known.is_read || rule.is_none())
+    }
+
     /// One cell as it is to be believed.
     pub(super) fn read_cell(
         &mut self,
         conn: &Connection,
         context: &BootContext,
-        now: Micros,
+        now: Now,
         id: CellId,
         rule: &Rule,
     ) -> Result<StoredCell> {
@@ -249,7 +262,7 @@ impl TransactionRows {
         let instead = match &stored {
             None if !context.trusts_epoch(0) => Some(unknown()),
             Some((epoch, _)) if !context.trusts_epoch(*epoch) => Some(unknown()),
-            None if is_short && context.may_miss_rows(now) => Some(after_boot()),
+            None if is_short && context.may_miss_rows(now.at) => Some(after_boot()),
             None => Some(Cell::default()),
             Some((epoch, _)) if is_short && *epoch != context.epoch => Some(after_boot()),
             Some(_) => None,
@@ -260,11 +273,13 @@ impl TransactionRows {
             (None, Some((epoch, bytes))) => match CellRow::from_bytes(&bytes) {
                 Ok(row) if context.is_on_this_clock(&row.meta) => {
                     let stored = (epoch == context.epoch).then(|| row.contents());
-                    (context.without_dead(row), stored)
+                    let mut row = context.without_dead(row);
+                    row.reservation.charge(&mut row.cell, rule, now.into());
+                    (row, stored)
                 }
                 Ok(_) | Err(_) => {
                     self.damaged_rows += 1;
-                    (fresh_row(Cell::used_up(rule, now)), None)
+                    (fresh_row(Cell::used_up(rule, now.at)), None)
                 }
             },
         };
@@ -317,15 +332,68 @@ impl TransactionRows {
         Ok(stored.row.scope)
     }
 
-    /// Writes the rows that changed.
+    /// Counts what a batch was granted in the reservations of its limits, and says which of its
+    /// permits they cover.
+    pub(super) fn cover(
+        &mut self,
+        batch: &Batch<'_>,
+        decision: &BatchResult,
+        generations: Generations,
+    ) -> SyncAhead {
+        let mut renew = |settle: &Settle| {
+            if let Settle::Inherit { to, rule, .. } = settle
+                && is_long(rule)
+                && let Some(stored) = self.cells.get_mut(to)
+            {
+                stored.row.reservation.renew(generations.commit);
+            }
+        };
+        match batch.settles {
+            Settles::Now(settles) => settles.iter().for_each(&mut renew),
+            Settles::Queued(settles) => settles.iter().for_each(|queued| renew(&queued.settle)),
+        }
+        let mut ahead = SyncAhead::default();
+        let decided = batch.asks.iter().zip(&decision.verdicts);
+        for (index, (ask, _)) in decided.enumerate().filter(|(_, it)| grants_long_limit(*it)) {
+            let (is_covered, is_due) = self.cover_ask(ask, decision.at, generations);
+            ahead.is_due |= is_due;
+            if !is_covered {
+                ahead.waiting.push(index);
+            }
+        }
+        ahead
+    }
+
+    /// Is a granted ask covered, and should a sync begin?
+    fn cover_ask(&mut self, ask: &Ask, now: Micros, generations: Generations) -> (bool, bool) {
+        let (mut is_covered, mut is_due) = (true, false);
+        for (index, term) in ask.terms.iter().enumerate() {
+            let same = |other: &&tollgate_core::ask::Term| other.cell == term.cell;
+            if !is_long(&term.rule) || ask.terms[..index].iter().any(|other| same(&other)) {
+                continue;
+            }
+            let costs = ask.terms.iter().filter(same).map(|term| term.cost);
+            let cost = costs.fold(0, u64::saturating_add);
+            let row = &mut self.cells.entry(term.cell).or_default().row;
+            let wanted = (
+                row.cell.reservation(&term.rule, now),
+                term.rule.longest_hold(),
+            );
+            is_covered &= row.reservation.grant(cost, wanted, generations);
+            is_due |= row.reservation.is_due();
+        }
+        (is_covered, is_due)
+    }
+
+    /// Writes the rows that changed, in the epoch in which they were read.
     pub(super) fn write(
         &mut self,
         conn: &Connection,
-        context: &BootContext,
+        epoch: i64,
         stamp: WriteStamp,
         scratch: &mut WriteScratch,
     ) -> Result<()> {
-        let scale = context.epoch.cast_unsigned();
+        let scale = epoch.cast_unsigned();
         let mut insert = conn.prepare_cached(
             "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
              ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
@@ -337,7 +405,7 @@ impl TransactionRows {
             if cell.stored.as_ref() != Some(contents) {
                 stamp.stamp(&mut cell.row.meta, scale);
                 contents.write_cell_row(&cell.row.meta, row);
-                insert.execute(params![&id.0.to_le_bytes()[..], context.epoch, &row[..]])?;
+                insert.execute(params![&id.0.to_le_bytes()[..], epoch, &row[..]])?;
                 new ^= if cell.exists { 0 } else { id.0 };
                 scratch.store_contents(&mut cell.stored);
                 cell.exists = true;
