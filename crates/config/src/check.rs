@@ -19,13 +19,10 @@ pub(crate) mod secrets;
 pub(crate) mod table;
 pub use table::{FIELDS, PROVIDER};
 
-use std::sync::LazyLock;
-
 use tollgate_core::alert::AlertSettings;
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::domain::Domain;
-use tollgate_core::feedback::Dialects;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
@@ -35,7 +32,7 @@ use crate::origin::{EffectiveValue, Origin, effective_values};
 use crate::overlay::{self, Overlay};
 use crate::preset::Preset;
 use crate::problem::{Level, Place, Problems, nearest};
-use crate::provider::{Auth, AuthStyle, Limit, Provider, learned_limits};
+use crate::provider::{Auth, AuthStyle, DIALECTS, Limit, Provider, learned_limits};
 use crate::raw::{self, Node};
 use crate::secret::{Environment, Secret};
 use crate::setting::Setting;
@@ -313,13 +310,12 @@ fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
 
 /// How the provider reports limits: a dialect that `core` knows.
 fn dialect(fields: &Fields<'_>, problems: &mut Problems) -> String {
-    static KNOWN: LazyLock<Dialects> = LazyLock::new(Dialects::built_in);
     let Some(at) = fields.get("dialect") else {
         return "generic".to_owned();
     };
     let name = at.text(problems).unwrap_or_default().trim();
-    if KNOWN.get(name).is_none() {
-        let names: Vec<&str> = KNOWN.names().collect();
+    if DIALECTS.get(name).is_none() {
+        let names: Vec<&str> = DIALECTS.names().collect();
         let remedy = match nearest(name, &names) {
             Some(name) => format!("did you mean `{name}`?"),
             None => "remove the line, or write the name of a preset".to_owned(),

@@ -292,6 +292,14 @@ impl Entities {
 
     /// Every reading of the path must name the same entity.
     fn by_path(&self, normalized: &str) -> Result<Option<Entity>, EntityError> {
+        let is_first_name =
+            self.source == EntitySource::Path && self.strip.is_empty() && self.rules.is_empty();
+        if is_first_name && let Some(mut segments) = path::only_reading(normalized) {
+            // As below, for most paths and files: only one segment of the only reading is read.
+            let first = segments.find(|segment| !segment.is_version());
+            let name = first.map(Segment::into_ascii_text).transpose()?;
+            return Ok(name.filter(|name| is_name(name)).map(Entity));
+        }
         let mut readings = path::readings(normalized).into_iter();
         let first = match readings.next() {
             Some(reading) => self.by_reading(&reading)?,

@@ -127,6 +127,12 @@ impl Table {
         }
     }
 
+    /// Has a sweep stopped before the last cell, for the next one to go on?
+    #[must_use]
+    pub fn is_half_swept(&self) -> bool {
+        self.swept_to.is_some()
+    }
+
     /// A scope has no time of its last change here: that is the sweep which saw it first.
     fn sweep_scopes(&mut self, now: Micros) {
         let seen = &mut self.seen_scopes;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::batch::{Batch, BatchResult, decide};
 use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
 use crate::lock_order::{RankedMutex, rank};
@@ -18,6 +19,10 @@ use crate::store::{EventSink, Liveness, PeekQuery, PeekReply, Store, StoreError}
 /// Cells looked at per batch with asks. Each of those makes at most a handful, so looking at this
 /// many keeps up with any number of keys; a settle alone makes none that was not there.
 const SWEEP_CELLS: usize = 8;
+
+/// How long sweeping rests when all cells have been looked at. A cell is idle for far longer before it is
+/// forgotten, and what a batch makes meanwhile is looked at afterwards, as many at a time as before.
+const SWEEP_REST: Span = Span::from_millis(100);
 
 /// Rows in this process that several ledgers may share; clones are the same rows.
 #[derive(Clone, Debug)]
@@ -28,9 +33,25 @@ pub struct SharedMemory {
 #[derive(Debug)]
 struct MemoryRows {
     clock: Clock,
-    table: RankedMutex<{ rank::MEMORY_TABLE }, Table>,
+    table: RankedMutex<{ rank::MEMORY_TABLE }, SweptTable>,
     /// By the number of the owner, from 1 on. `None`: that one has gone.
     owners: RankedMutex<{ rank::MEMORY_OWNERS }, Vec<Option<EventSink>>>,
+}
+
+/// A table, and when it is swept again.
+#[derive(Debug, Default)]
+struct SweptTable {
+    table: Table,
+    sweep_at: Micros,
+}
+
+impl SweptTable {
+    fn sweep(&mut self, now: Micros) {
+        if self.table.is_half_swept() || now >= self.sweep_at {
+            self.table.sweep(now, SWEEP_CELLS);
+            self.sweep_at = now + SWEEP_REST;
+        }
+    }
 }
 
 impl SharedMemory {
@@ -56,7 +77,7 @@ impl SharedMemory {
         owners.push(Some(sink));
         let number = u32::try_from(owners.len()).unwrap_or(u32::MAX);
         if owners.len() > 1 {
-            self.rows.table.lock().share();
+            self.rows.table.lock().table.share();
         }
         drop(owners);
         MemoryStore {
@@ -85,15 +106,16 @@ impl Store for MemoryStore {
     fn commit(&self, batch: &Batch<'_>) -> Result<BatchResult, StoreError> {
         let mut table = self.rows.table.lock();
         let now = self.rows.clock.now();
-        let decision = decide(&mut *table, now, batch);
+        let decision = decide(&mut table.table, now, batch);
         if !batch.asks.is_empty() {
-            table.sweep(now.at, SWEEP_CELLS);
+            table.sweep(now.at);
         }
         Ok(decision)
     }
 
     fn peek(&self, query: &PeekQuery) -> Result<PeekReply, StoreError> {
-        let table = self.rows.table.lock();
+        let rows = self.rows.table.lock();
+        let table = &rows.table;
         let now = self.rows.clock.now();
         let cells = query.cells.iter();
         let scopes = query.scopes.iter();
@@ -141,7 +163,7 @@ impl Store for MemoryStore {
     }
 
     fn cell_count(&self) -> Option<usize> {
-        Some(self.rows.table.lock().len())
+        Some(self.rows.table.lock().table.len())
     }
 }
 

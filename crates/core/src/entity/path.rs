@@ -44,6 +44,12 @@ impl Segment {
         }
     }
 
+    /// As [`Segment::ascii_text`], without a copy.
+    pub(super) fn into_ascii_text(self) -> Result<String, EntityError> {
+        self.ascii_text()?;
+        Ok(self.text)
+    }
+
     /// `3`, `v3`, `v12`.
     pub(super) fn is_version(&self) -> bool {
         let digits = self.text.strip_prefix('v').unwrap_or(&self.text);
@@ -98,13 +104,24 @@ pub(super) fn single_reading(path: &str) -> Result<Vec<Segment>, EntityError> {
     Ok(first)
 }
 
+/// The segments of a normalized path that every server reads alike, because nothing in it is encoded.
+pub(super) fn only_reading(normalized: &str) -> Option<impl Iterator<Item = Segment>> {
+    let is_plain = !normalized.contains('%');
+    is_plain.then(|| {
+        normalized
+            .as_bytes()
+            .split(|byte| *byte == b'/')
+            .filter_map(segment)
+    })
+}
+
 /// Every way to read a normalized path: servers differ in what they decode, how often, and when
 /// they split at slashes.
 pub(super) fn readings(normalized: &str) -> Vec<PathReading> {
-    let bytes = normalized.as_bytes();
-    if !normalized.contains('%') {
-        return vec![segments(bytes, b"/")];
+    if let Some(only) = only_reading(normalized) {
+        return vec![only.collect()];
     }
+    let bytes = normalized.as_bytes();
     let once = decode(bytes);
     let fully = decode_fully(bytes);
     // The first reading splits before it decodes; the others decode first.

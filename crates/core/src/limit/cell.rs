@@ -87,7 +87,7 @@ impl Cell {
         self.fit(rule, now.hi);
         self.reported.refresh(now.lo);
         self.presumed.refresh(now.lo);
-        let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
+        let (limit, most) = self.of_bucket(rule, now.lo);
         let lapsed = match (&mut self.state, rule.algorithm()) {
             (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
                 count.refresh(calendar, now.freeing())
@@ -101,13 +101,26 @@ impl Cell {
         self.settled = self.settled.wrapping_add(lapsed);
     }
 
+    /// The current N and the most that a call may cost, for a bucket; zeros for others, which look at neither
+    /// here.
+    fn of_bucket(&self, rule: &Rule, now: Micros) -> (u64, u64) {
+        match self.state {
+            CellState::Bucket(_) => (self.limit(rule, now), self.max_cost(rule, now)),
+            CellState::Empty
+            | CellState::Calendar(_)
+            | CellState::Log(_)
+            | CellState::Fixed(_)
+            | CellState::InFlight(_) => (0, 0),
+        }
+    }
+
     /// Records which N an owner uses: during a rolling reload the smallest one applies.
     pub(crate) fn set_owner_limit(&mut self, owner: OwnerId, rule: &Rule, now: TimeBounds) {
         let rule = &*self.effective(rule);
         if !rule.is_learned() {
             self.reported.set_owner_limit(owner, rule.limit(), now.hi);
         }
-        let (limit, most) = (self.limit(rule, now.lo), self.max_cost(rule, now.lo));
+        let (limit, most) = self.of_bucket(rule, now.lo);
         if let CellState::Bucket(bucket) = &mut self.state {
             bucket.set_rate(rule, limit, most, now.lo);
         }
