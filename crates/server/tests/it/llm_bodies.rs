@@ -246,11 +246,7 @@ async fn a_stream_that_breaks_off_keeps_what_it_held_until_the_window_ends() {
     let end = http_body_util::BodyExt::collect(response.into_body()).await;
     assert!(end.is_err(), "the client sees that it is not complete");
     let next = completion(50, Some(700)).to_string();
-    let headers = [
-        HEADERS[0],
-        ("x-tollgate-no-wait", "1"),
-        ("x-tollgate-timeout", "100ms"),
-    ];
+    let headers = [HEADERS[0], ("x-tollgate-timeout", "100ms")];
     assert_eq!(
         post(gateway.address, PATH, &headers, &next).await.status,
         429
