@@ -500,10 +500,9 @@ fn calls_of_lower_priority_and_each_caller_are_told_of() {
                 .unwrap_or_else(|| panic!("{caller}:\n{}", top.out));
             let parts: Vec<&str> = line.split_whitespace().collect();
             assert_eq!(parts[1], "1", "{line}");
-            assert!(
-                parts[2].parse::<f64>().is_ok() && parts[3].ends_with('s'),
-                "{line}"
-            );
+            // As long as web's calls come, those of low priority may have to wait.
+            let is_time = || parts[2].parse::<f64>().is_ok() && parts[3].ends_with('s');
+            assert!(caller == "batch" || is_time(), "{line}");
         }
     });
     let all = get(&daemon.admin, "/v1/decisions?limit=9").unwrap();

@@ -6,6 +6,9 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
+
+use crate::folder::Folder;
 use crate::{text, tollgate};
 
 /// A provider file in its own folder.
@@ -124,13 +127,85 @@ fn an_unsupported_store_is_rejected_with_the_supported_ones() {
     );
 }
 
+/// Both providers are listed, and both have calls.
+fn shows_both_sides(page: &str) -> bool {
+    let read = |path: &str| {
+        let mut stream = TcpStream::connect(page).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {page}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (_, body) = response.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str::<Value>(body).unwrap()
+    };
+    let listed = read("/v1/providers");
+    let names = listed["providers"].as_array().unwrap().iter();
+    let names: Vec<&str> = names.filter_map(|one| one["name"].as_str()).collect();
+    assert!(names.contains(&"direct") && names.len() >= 2, "{names:?}");
+    let calls = |name: &str| {
+        let history = read(&format!("/v1/history?provider={name}&span=1m"));
+        let calls = history["calls"].as_array().into_iter().flatten();
+        calls.filter_map(Value::as_u64).sum::<u64>()
+    };
+    let governed = names.iter().filter(|name| **name != "direct");
+    calls("direct") > 0 && governed.map(|name| calls(name)).sum::<u64>() > 0
+}
+
+/// People who start it by hand read where the page is; programs that read its output do not.
+#[test]
+fn serve_on_a_terminal_says_where_the_page_is() {
+    let folder = Folder::new("terminal").file("x.yaml", crate::running_daemon::X);
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let serve = format!(
+        "timeout --foreground 60 {program} serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --store memory: --provider x.yaml"
+    );
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-c", &serve, "/dev/null"]);
+    let mut child = folder
+        .prepare(&mut command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("script is missing (Debian: bsdutils)");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let found = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find(|line| line.contains("look: "));
+    // Ctrl-C, as a person would end it.
+    let mut keys = child.stdin.take().unwrap();
+    keys.write_all(&[3]).unwrap();
+    let _rest = lines.count();
+    child.wait().unwrap();
+    let line = found.expect("a line about the page");
+    assert!(line.contains("look: http://127.0.0.1:"), "{line}");
+}
+
 /// How much of the quota is used depends on the machine, so it fails nothing; that the provider
 /// counted no violation does not depend on it.
 #[test]
 fn demo_ends_with_no_429_behind_tollgate() {
-    let output = tollgate(&["demo", "--seconds", "10"], "");
-    let printed = text(&output.stdout);
-    assert!(output.status.success(), "{printed}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["demo", "--seconds", "10"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (mut printed, mut page, mut shows_both) = (String::new(), None, false);
+    while let Some(Ok(line)) = lines.next() {
+        let look = line.strip_prefix("look: http://");
+        page = page.or_else(|| Some(look?.split(' ').next()?.to_owned()));
+        // The page shows both sides while the demo runs.
+        if let Some(page) = page.as_deref().filter(|_| !shows_both) {
+            shows_both = shows_both_sides(page);
+        }
+        printed += &(line + "\n");
+    }
+    assert!(child.wait().unwrap().success(), "{printed}");
+    assert!(shows_both, "the page had no calls of both sides: {printed}");
     assert!(
         printed.contains("✓ 0 violations") && printed.contains("✓ 0 calls lost"),
         "{printed}"

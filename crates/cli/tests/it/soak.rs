@@ -1,12 +1,13 @@
-//! A18: a gateway under load and faults for a while: memory, file handles, the log of the database
-//! and the log do not grow with the calls.
+//! A18: a gateway under load and faults for a while, watched by everything that can watch it: metrics, the live
+//! stream, the access log, NDJSON and a webhook. Memory, file handles, the log of the database and the files do not
+//! grow with the calls.
 //!
 //! Twenty seconds by default; `TOLLGATE_SOAK_SECONDS=10800` is the document's three hours. Run with
 //! `--nocapture` it prints the figures of docs/faults.md.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,11 +33,25 @@ const FAULT_MS_MAX: usize = 2_500;
 /// A client reconnects after this many calls.
 const CALLS_PER_CONNECTION: usize = 50;
 
-/// The bound of the log: the start and the end, and what a round of faults may log; nothing per call.
-/// A round logs that the provider sleeps, is probed and wakes, with each of its four faults, and the
-/// failed attempts of eight clients: 7 KiB as measured, and at most twice that.
-const LOG_MAX_START: usize = 16 * 1024;
-const LOG_MAX_PER_ROUND: usize = 14 * 1024;
+/// The log and the NDJSON file have at most this many bytes each, then they are rotated. With a line for every call
+/// both reach it in the shortest run.
+const FILE_MAX: u64 = 64 * 1024;
+
+/// Rotated files of each.
+const FILES_KEPT: u64 = 2;
+
+/// What a file may have and all its rotated ones together; one line more, because a line is never split.
+const FILES_MAX: u64 = (FILES_KEPT + 1) * FILE_MAX + 4 * 1024;
+
+/// The bound of standard error: the log goes to its file, so only the start and the end are left.
+const STDERR_MAX: usize = 4 * 1024;
+
+/// The bound of one scrape: the labels have closed sets of values, whatever paths are called.
+const METRICS_MAX: usize = 256 * 1024;
+
+/// The bound of webhook messages: an alert of each entity when it begins, as many again for attempts that the receiver
+/// fails, and none per call. The entities are the first parts of paths: one per client, and `left`.
+const MESSAGES_MAX: usize = 4 * (CLIENTS + 1);
 
 /// The bound of SQLite's log at any load.
 const WAL_MAX: u64 = 64 * 1024 * 1024;
@@ -66,6 +81,19 @@ struct Sample {
     handles: Option<usize>,
     /// Bytes of SQLite's log.
     wal: u64,
+    /// Bytes of the log and its rotated files.
+    log: u64,
+    /// Bytes of the NDJSON file and its rotated files.
+    ndjson: u64,
+}
+
+/// The bytes of a file and its rotated files.
+fn bytes_of(folder: &Folder, name: &str) -> u64 {
+    let files = fs::read_dir(folder.path()).unwrap().flatten();
+    let own = files.filter(|file| file.file_name().to_string_lossy().starts_with(name));
+    // One that is renamed meanwhile is counted the next time.
+    own.map(|file| file.metadata().map_or(0, |file| file.len()))
+        .sum()
 }
 
 fn sample(pid: u32, folder: &Folder) -> Sample {
@@ -81,6 +109,8 @@ fn sample(pid: u32, folder: &Folder) -> Sample {
         handle_table: number("FDSize:"),
         handles: handles.ok().map(Iterator::count),
         wal: fs::metadata(folder.path().join("state/ledger.db-wal")).map_or(0, |file| file.len()),
+        log: bytes_of(folder, "gateway.log"),
+        ndjson: bytes_of(folder, "own.ndjson"),
     }
 }
 
@@ -154,8 +184,15 @@ fn sleep_second() {
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// The gateway, its address, and its log up to its end.
-fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
+/// A gateway, where it listens, and its standard error up to its end.
+struct Gateway {
+    child: Child,
+    gateway: String,
+    admin: String,
+    stderr: JoinHandle<String>,
+}
+
+fn start(folder: &Folder) -> Gateway {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(["--provider", "x.yaml", "--store", "sqlite:state"]);
@@ -165,17 +202,105 @@ fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut first = String::new();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut first).unwrap();
-    let gateway = first.trim().rsplit("http://").next().unwrap().to_owned();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut address = |what: &str| {
+        let mut found = lines.by_ref().map_while(Result::ok);
+        let line = found.find(|line| line.contains(what)).unwrap();
+        line.trim().rsplit("http://").next().unwrap().to_owned()
+    };
+    let (gateway, admin) = (address("listens on"), address("(admin)"));
     let mut stderr = child.stderr.take().unwrap();
-    let log = std::thread::spawn(move || {
+    let stderr = std::thread::spawn(move || {
         let mut text = String::new();
         stderr.read_to_string(&mut text).ok();
         text
     });
-    (child, gateway, log)
+    Gateway {
+        child,
+        gateway,
+        admin,
+        stderr,
+    }
+}
+
+/// Everything that watches the gateway while it runs.
+struct Watchers {
+    scraper: JoinHandle<Vec<usize>>,
+    stream: JoinHandle<[usize; 2]>,
+}
+
+impl Watchers {
+    fn start(admin: &str, stop: &Arc<AtomicBool>) -> Watchers {
+        let (of_scraper, stop) = (admin.to_owned(), stop.clone());
+        let of_stream = admin.to_owned();
+        Watchers {
+            scraper: std::thread::spawn(move || scrape(&of_scraper, &stop)),
+            stream: std::thread::spawn(move || follow(&of_stream)),
+        }
+    }
+}
+
+/// Reads the metrics each second, as Prometheus does; returns the sizes of the responses.
+fn scrape(admin: &str, stop: &AtomicBool) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let mut stream = TcpStream::connect(admin).unwrap();
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        sizes.push(response.len());
+        sleep_second();
+    }
+    sizes
+}
+
+/// Holds one live stream until the gateway ends; returns how many samples and decisions it had.
+fn follow(admin: &str) -> [usize; 2] {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    let request = format!("GET /v1/events?kinds=sample,decision HTTP/1.1\r\nHost: {admin}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut counts = [0; 2];
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        counts[0] += usize::from(line == "event: sample");
+        counts[1] += usize::from(line == "event: decision");
+    }
+    counts
+}
+
+/// A webhook that fails the first message; counts what it gets.
+fn receiver(received: &Arc<AtomicUsize>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let received = received.clone();
+    // It ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = BufReader::new(stream);
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                if stream.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
+                    break;
+                }
+                let (name, value) = line.split_once(':').unwrap_or_default();
+                if name.eq_ignore_ascii_case("content-length") {
+                    length = value.trim().parse().unwrap();
+                }
+            }
+            drop(stream.read_exact(&mut vec![0; length]));
+            let status = match received.fetch_add(1, Ordering::Relaxed) {
+                0 => "500 Failed",
+                _ => "204 Taken",
+            };
+            let response =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            drop(stream.get_mut().write_all(response.as_bytes()));
+        }
+    });
+    address.to_string()
 }
 
 /// Rounds of faults in a run of this many seconds.
@@ -206,28 +331,69 @@ fn failing_provider(seconds: usize) -> Settings {
     settings
 }
 
+/// What the watchers saw.
+#[derive(Debug)]
+struct Watched {
+    scrapes: Vec<usize>,
+    samples: usize,
+    decisions: usize,
+    messages: usize,
+    stderr: String,
+}
+
 /// The largest of what the samples show, as the figures of docs/faults.md.
 #[expect(
     clippy::print_stdout,
     reason = "the long version is run for its figures"
 )]
-fn print_figures(samples: &[Sample], succeeded: usize, failed: usize, log: &str) {
+fn print_figures(samples: &[Sample], succeeded: usize, failed: usize, watched: &Watched) {
     let most = |of: fn(&Sample) -> u64| samples.iter().map(of).max().unwrap_or_default();
     println!(
         "soak: {} s, {} rounds of faults, {succeeded} calls and {failed} failed, memory {} KiB at most and {} KiB at the end, {} handles at \
-         most, SQLite's log {} bytes at most, {} bytes of log",
+         most, SQLite's log {} bytes at most, {} bytes of log files and {} of NDJSON at most, {} scrapes of {} bytes at most, a live stream \
+         with {} samples and {} decisions, {} webhook messages, {} bytes of standard error",
         samples.len(),
         fault_rounds(samples.len()),
         most(|sample| sample.memory_kib),
         samples.last().map_or(0, |sample| sample.memory_kib),
         most(|sample| sample.handles.unwrap_or_default() as u64),
         most(|sample| sample.wal),
-        log.len(),
+        most(|sample| sample.log),
+        most(|sample| sample.ndjson),
+        watched.scrapes.len(),
+        watched.scrapes.iter().max().unwrap_or(&0),
+        watched.samples,
+        watched.decisions,
+        watched.messages,
+        watched.stderr.len(),
     );
 }
 
-/// A18: load, faults, callers that come, go and hang up: in the last quarter the gateway has no more
-/// memory and no more handles than in the second, and its logs have not grown with the calls.
+/// Files and messages are bounded, and everything that watches was served to the end.
+fn check_watchers(samples: &[Sample], succeeded: usize, watched: &Watched) {
+    for (name, of) in [
+        ("log", (|one| one.log) as fn(&Sample) -> u64),
+        ("NDJSON", |one| one.ndjson),
+    ] {
+        let most = samples.iter().map(of).max().unwrap();
+        assert!(most <= FILES_MAX, "{name}: {most} bytes, not {FILES_MAX}");
+        assert!(most > FILE_MAX, "{name}: never rotated, {most} bytes");
+    }
+    let stderr = &watched.stderr;
+    assert!(stderr.len() <= STDERR_MAX, "{stderr}");
+    let seconds = samples.len();
+    let largest = watched.scrapes.iter().max().unwrap();
+    assert!(*largest <= METRICS_MAX, "{largest} bytes of metrics");
+    // The clocks of the threads and of the gateway are not the same second.
+    assert!(watched.scrapes.len() >= seconds / 2, "{watched:?}");
+    assert!(watched.samples >= seconds / 2, "{watched:?}");
+    // A reader that falls behind may lose some, never most.
+    assert!(watched.decisions > succeeded / 2, "{watched:?}");
+    assert!(watched.messages <= MESSAGES_MAX, "{watched:?}");
+}
+
+/// A18: load, faults, callers that come, go and hang up, and all who watch: in the last quarter the gateway has no more
+/// memory and no more handles than in the second, and its files have not grown with the calls.
 #[test]
 fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -235,14 +401,30 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let provider = runtime
         .block_on(SimProvider::start(failing_provider(seconds)))
         .unwrap();
+    // Less than the alert's threshold remains from the second call of an entity on.
     let file = format!(
         "name: x\nupstream: {}\nlimits: [200/1s, {{limit: 1000000, period: 1d, per: entity}}]\n\
-         entities: {{from: path}}\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
+         entities: {{from: path}}\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\nalerts: {{warning: 999999}}\n",
         provider.url()
     );
-    let folder = Folder::new("soak").file("x.yaml", &file);
-    let (mut child, gateway, log) = start(&folder);
+    let messages: Arc<AtomicUsize> = Arc::default();
+    let config = format!(
+        "log: {{file: gateway.log, max_size: {FILE_MAX}, keep: {FILES_KEPT}, access: true}}\n\
+         metrics: {{ndjson: own.ndjson, every: 1s}}\n\
+         alerts: {{webhooks: [{{url: 'http://{}/hook', secret: webhook-secret}}]}}\n", // tidy:canary
+        receiver(&messages)
+    );
+    let folder = Folder::new("soak")
+        .file("x.yaml", &file)
+        .file("tollgate.yaml", &config);
+    let Gateway {
+        mut child,
+        gateway,
+        admin,
+        stderr,
+    } = start(&folder);
     let stop = Arc::new(AtomicBool::new(false));
+    let watchers = Watchers::start(&admin, &stop);
     let results: Arc<[AtomicUsize; 2]> = Arc::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -261,16 +443,35 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
         client.join().unwrap();
     }
     let report = runtime.block_on(provider.stop());
+    let scrapes = watchers.scraper.join().unwrap();
     let killed = Command::new("kill").arg(child.id().to_string()).status();
     assert!(killed.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let log = log.join().unwrap();
+    let [streamed, decisions] = watchers.stream.join().unwrap();
+    let watched = Watched {
+        scrapes,
+        samples: streamed,
+        decisions,
+        messages: messages.load(Ordering::Relaxed),
+        stderr: stderr.join().unwrap(),
+    };
 
     let [succeeded, failed] = results
         .each_ref()
         .map(|count| count.load(Ordering::Relaxed));
-    print_figures(&samples, succeeded, failed, &log);
+    print_figures(&samples, succeeded, failed, &watched);
 
+    check_kernel(&samples);
+    check_watchers(&samples, succeeded, &watched);
+    assert!(
+        succeeded > 10 * seconds && failed == 0,
+        "{succeeded} succeeded, {failed} failed"
+    );
+    assert_eq!(report.violations, 0, "{report:?}");
+}
+
+/// Memory, handles and SQLite's log are as they were.
+fn check_kernel(samples: &[Sample]) {
     let quarter = samples.len() / 4;
     let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
     let (before, after) = (median(early), median(late));
@@ -286,15 +487,4 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     }
     let wal = samples.iter().map(|sample| sample.wal).max();
     assert!(wal <= Some(WAL_MAX), "SQLite's log: {samples:?}");
-    let log_max = LOG_MAX_START + fault_rounds(seconds) * LOG_MAX_PER_ROUND;
-    assert!(
-        log.len() <= log_max,
-        "{} bytes of log, not {log_max}: {log}",
-        log.len()
-    );
-    assert!(
-        succeeded > 10 * seconds && failed == 0,
-        "{succeeded} succeeded, {failed} failed"
-    );
-    assert_eq!(report.violations, 0, "{report:?}");
 }
