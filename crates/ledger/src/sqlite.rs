@@ -24,6 +24,8 @@ mod tables;
 mod error;
 pub use error::OpenError;
 mod wake;
+#[cfg(test)]
+mod power_tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

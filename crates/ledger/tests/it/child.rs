@@ -208,6 +208,10 @@ fn child_process_entry() {
             stop(at, times);
             runtime.block_on(role::quota(folder, number(limit)));
         }
+        ["ahead", folder, at, times] => {
+            stop(at, times);
+            runtime.block_on(role::ahead(folder));
+        }
         ["spend", folder, limit, at, times, provider] => {
             stop(at, times);
             runtime.block_on(role::spend(folder, number(limit), provider));

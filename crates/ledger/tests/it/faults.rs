@@ -54,6 +54,30 @@ fn a_failed_sync_grants_nothing_and_is_final() {
     }
 }
 
+/// A disk that stands still is waited for by the first permit of a limit and by those that its
+/// reservation does not cover, and by no other provider.
+#[test]
+fn a_covered_permit_waits_for_no_disk() {
+    let folder = TempFolder::unmade("ledger");
+    // The second sync begins when half of the reservation is in use, or before, and stops there.
+    let mut worker = Worker::start("ahead", folder.path(), "stop:syncing 2");
+    let mut reported = Vec::new();
+    while !reported.contains(&"waits".to_owned()) || !reported.contains(&"at".to_owned()) {
+        let (word, number) = worker.next().unwrap();
+        assert!(
+            word != "waits" || number == 1,
+            "the eleventh is not covered"
+        );
+        assert_ne!(word, "served");
+        reported.push(word);
+    }
+    let covered = reported.iter().filter(|word| *word == "covered").count();
+    assert_eq!(covered, 10);
+    assert!(reported.contains(&"other".to_owned()));
+    worker.send_line("go on");
+    worker.wait_for("served");
+}
+
 /// R-A3, R-A4: a failed write counts nothing and grants nothing.
 #[test]
 fn a_failed_write_counts_nothing() {

@@ -65,6 +65,34 @@ pub(crate) async fn quota(folder: &str, limit: u64) {
     .await;
 }
 
+/// Takes what a reservation covers while the disk stands still, and one more.
+pub(crate) async fn ahead(folder: &str) {
+    let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
+    let mut owner = Owner::of(&ledger);
+    let day = Arc::new(Rule::sliding(1_000, DAY).unwrap());
+    owner.take(smallvec![term("day", &day)]).await.unwrap();
+    report("first", 0);
+    for number in 1..=10 {
+        owner.take(smallvec![term("day", &day)]).await.unwrap();
+        report("covered", number);
+    }
+    let ask = owner.ask(smallvec![term("day", &day)]);
+    let provider = owner.ledger.clone();
+    let eleventh = tokio::spawn(async move { provider.offer(vec![ask]).await });
+    // Of another provider, and decided after it.
+    let other = ledger.provider("other");
+    let second = Arc::new(Rule::sliding(1_000, secs(1)).unwrap());
+    for _ in 0..3 {
+        let ask = owner.ask(smallvec![term("second", &second)]);
+        let granted = other.offer(vec![ask]).await.unwrap().verdicts;
+        assert!(matches!(granted[0].1, Verdict::Go { .. }));
+    }
+    report("other", 0);
+    report("waits", u64::from(!eleventh.is_finished()));
+    eleventh.await.unwrap().unwrap();
+    report("served", 0);
+}
+
 /// Spends a quota at a provider over HTTP until it is used up. A process that is about to be killed
 /// may hold the lock for longer than others wait for it.
 pub(crate) async fn spend(folder: &str, limit: u64, provider: &str) {
