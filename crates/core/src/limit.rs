@@ -13,6 +13,7 @@ pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 mod rule;
 pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT, SUB_WINDOWS};
 mod node_share;
+pub(crate) use node_share::LentShares;
 mod room;
 pub(crate) use room::Settled;
 mod holds;

@@ -36,6 +36,7 @@ mod batch_rows;
 mod current_rows;
 mod decide;
 mod waits;
+mod share;
 mod replies;
 mod peek;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use peek::{PeekRows, peek};
 pub use queue::{ASKS_MAX, SETTLES_MAX, SettleCounts};
 pub use row::{Epoch, PastUse, Reply, ReplyOutcome, Request, RowKey, StoredRow, WaitNote, Waiting};
 pub use rules::Rules;
+pub use share::ShareRegistration;
 
 use batch_rows::{NeededRows, ROWS_PER_BATCH, needed};
 use clock::StoreClock;
@@ -56,6 +58,7 @@ use clock_record::ClockReadings;
 use decide::{BatchInput, DecisionContext, ProposedWrite};
 use known::KnownRows;
 use queue::{BatchPart, Queue, unsent_at};
+use share::{Membership, member_rows};
 
 /// After this long without a reply the time is asked for first: by then the bounds are 20 ms apart.
 const SILENCE_MAX: Span = Span::from_secs(10);
@@ -111,6 +114,13 @@ pub struct Replica {
     /// The longest time that a call may be on its way, by the asks so far: after rows were lost,
     /// calls that nobody counts may arrive for so long.
     late_arrival: Option<Span>,
+    /// The longest time that a call may take, by the asks so far.
+    call_timeout: Span,
+    membership: Membership,
+    /// Other members that may use their share of the limits now, when it was decided last.
+    absent: u32,
+    /// There is no share for this node, or none to give up.
+    is_refused: bool,
     clock: StoreClock,
     clock_readings: ClockReadings,
     epoch: Option<Epoch>,
@@ -145,6 +155,10 @@ impl Replica {
             settings,
             past_use: PastUse::Never,
             late_arrival: None,
+            call_timeout: Span::ZERO,
+            membership: Membership::default(),
+            absent: 0,
+            is_refused: false,
             clock: StoreClock::new(),
             clock_readings: ClockReadings::default(),
             epoch: None,
@@ -202,6 +216,11 @@ impl Replica {
             Evidence::None { use_within } => use_within,
         });
         self.late_arrival = self.late_arrival.max(late.max());
+        let timeouts = asks.iter().map(|ask| match ask.evidence {
+            Evidence::Report { timeout, .. } => timeout,
+            Evidence::None { use_within } => use_within,
+        });
+        self.call_timeout = timeouts.fold(self.call_timeout, Span::max);
         self.queue.offer(asks, now);
     }
 
@@ -238,6 +257,12 @@ impl Replica {
         self.in_flight.as_ref().map(|sent| sent.batch)
     }
 
+    /// This process among those that share the store.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.settings.owner
+    }
+
     /// The key of this process's own row.
     fn own_row(&self) -> RowKey {
         RowKey::Owner(self.settings.owner, self.settings.process)
@@ -246,7 +271,8 @@ impl Replica {
     /// Nothing waits to be sent, and nothing is on its way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_flight.is_none()
+        let is_leaving = self.membership.is_leaving() && self.membership.due().is_some();
+        self.queue.is_empty() && self.in_flight.is_none() && !is_leaving
     }
 
     /// The connection says that no reply comes: as if the deadline had passed.
@@ -288,25 +314,47 @@ impl Replica {
 
     fn next(&mut self, now: Micros, wall: Wall) -> Next {
         self.queue.remove_dropped(now);
-        if self.queue.is_empty() {
-            return Next::Nothing;
+        let is_due = self.membership.due().is_some_and(|due| due <= now);
+        let next = match self.queue.is_empty() && !is_due {
+            true => Next::Nothing,
+            false => self.next_batch(now, wall, is_due),
+        };
+        if std::mem::take(&mut self.is_refused) {
+            self.membership.refuse(now);
         }
+        let later = self.membership.due().filter(|due| *due > now);
+        match (next, later) {
+            (Next::Nothing, Some(due)) => Next::Later(due),
+            (Next::Later(at), Some(due)) => Next::Later(at.min(due)),
+            (next, _) => next,
+        }
+    }
+
+    /// `renews`: this node's registration must be renewed.
+    fn next_batch(&mut self, now: Micros, wall: Wall, renews: bool) -> Next {
         if now < self.not_before {
             return Next::Later(self.not_before);
         }
         let settles_due = settles::due(self.queue.settles(), self.clock.round_trip());
         let is_unclear = self.queue.is_unclear();
-        if self.queue.is_only_settles() && now < settles_due && !is_unclear {
+        let can_wait = now < settles_due && !is_unclear && !renews;
+        if self.queue.is_only_settles() && can_wait {
             return Next::Later(settles_due);
         }
-        let (taken, settles, needed) = self.take(now);
+        let (taken, settles, mut needed) = self.take(now);
+        let own = (self.settings.owner, self.settings.process);
+        let shows = self.clock.bounds(now).unwrap_or_default();
+        // A reply is no older than the deadline.
+        let seen_by = now - self.settings.deadline;
+        let (members, is_old) = member_rows(&self.rows, own, shows, seen_by);
+        needed.extend(members.into_iter().map(|row| (row, None)));
         let is_known = self.rows.touch(needed.keys());
         let silence = self.clock.silence(now);
         let bounds = self.clock.bounds(now);
         let (Some(bounds), Some(epoch), true) = (
             bounds.filter(|_| silence.is_some_and(|silence| silence < SILENCE_MAX)),
             self.epoch,
-            is_known,
+            is_known && !is_old,
         ) else {
             return self.read(now, &needed);
         };
@@ -319,6 +367,9 @@ impl Replica {
             settings: &self.settings,
             past_use: self.past_use,
             late_arrival: self.late_arrival.unwrap_or(LATE_ARRIVAL),
+            call_timeout: self.call_timeout,
+            membership: &self.membership,
+            renews,
             base_age: self.clock.age(now),
             clock: &self.clock_readings,
             round_trip: self.clock.round_trip(),
@@ -343,13 +394,16 @@ impl Replica {
             stopped: &stopped,
         };
         let decided = plan.decide(&mut self.rows, &needed, bounds, input);
+        self.absent = decided.absent;
+        let is_nothing = self.membership.renews() || decided.replaced.is_empty();
+        self.is_refused = renews && !decided.renews && is_nothing;
         if decided.is_rejected_by_drift(bounds, shortest) && silence > Some(shortest) {
             return self.read(now, &needed);
         }
         if decided.go_at > now {
             return Next::Later(decided.go_at);
         }
-        let can_wait = taken.settles > 0 && !decided.has_grant && now < settles_due && !is_unclear;
+        let can_wait = can_wait && taken.settles > 0 && !decided.has_grant;
         if !decided.must_ask && (decided.replaced.is_empty() || can_wait) {
             return self.resolve_locally(decided, taken, can_wait.then_some(settles_due), now);
         }

@@ -27,6 +27,8 @@
 //! | 11 | what may have been lost | providers |
 //! | 12 | who wrote the row first, and how often everything was lost since | providers |
 //! | 14 | how often somebody wrote who did not know the store's clock | providers |
+//! | 16 | the nodes that may use a share of each limit without the store; a program that does not know it leaves them nothing | providers |
+//! | 18 | since when such a node is known to be there | owners |
 //!
 //! Promises: a row reads back as it was written. Any bytes are a row or [`Damaged`], in time and
 //! memory bounded by their length. The checksum detects changed, lost and added bytes. Rows from
@@ -37,7 +39,9 @@
 mod estimate;
 mod fields;
 mod networked;
-pub use networked::{Incarnation, Loss, OwnerRow, ProviderRow};
+pub use networked::{
+    Incarnation, Loss, MEMBERS_MAX, OwnerRow, ProviderRow, ShareMember, SharePresence,
+};
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +72,8 @@ mod tag {
     pub(super) const LOSS: u64 = 11;
     pub(super) const INCARNATION: u64 = 12;
     pub(super) const CLOCK_CHANGES: u64 = 14;
+    pub(super) const MEMBERS: u64 = 16;
+    pub(super) const REGISTRATION: u64 = 18;
 }
 
 /// Which write a row comes from. Never a counter: after a wipe a counter repeats.

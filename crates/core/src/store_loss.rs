@@ -12,6 +12,11 @@
 use crate::ask::{Evidence, Term, Terms};
 use crate::time::Span;
 
+/// How long a node may use its share after a store of many hosts has last confirmed its registration.
+/// A node that was killed cannot be told from one that is cut off: after this time its share comes
+/// back to the others.
+pub const SHARE_MAX: Span = Span::from_secs(86_400);
+
 /// The number of nodes, and how fast they notice a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeShare {

@@ -193,6 +193,11 @@ impl Inbox {
         drop(self.on_work.set(on_work));
     }
 
+    /// The task of this provider must look at what is shared.
+    pub(crate) fn wake(&self, tag: TagId) {
+        self.notify(tag);
+    }
+
     fn notify(&self, tag: TagId) {
         if let Some(on_work) = self.on_work.get() {
             on_work(tag);

@@ -23,6 +23,8 @@ pub(crate) mod known_tags;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod link;
 #[cfg(any(feature = "redis", feature = "postgres"))]
+pub(crate) mod node_slot;
+#[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod live_owners;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod open;
@@ -88,6 +90,12 @@ pub trait RowStore: Send + Sync + fmt::Debug + 'static {
     /// `None`: each process then takes what it cannot date for used up. It asks nobody.
     fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
         let _ = tag;
+        None
+    }
+
+    /// The number of this node, if the next process in its place will have the same one, and no other
+    /// while this one runs. `None`: each process is a node of its own.
+    fn node(&self) -> Option<u64> {
         None
     }
 }

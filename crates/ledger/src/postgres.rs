@@ -225,6 +225,10 @@ impl RowStore for PostgresStore {
     fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
         self.session.clocks.load(tag)
     }
+
+    fn node(&self) -> Option<u64> {
+        self.session.known.node(self.session.process.nonce)
+    }
 }
 
 impl Drop for PostgresStore {

@@ -18,6 +18,7 @@ use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::batch::{Batch, QueuedSettle, Settles};
 use tollgate_core::limit::{CellView, Rule, Strictness};
 use tollgate_core::scope::ScopeView;
+use tollgate_core::store_loss::{NodeShare, SHARE_MAX};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 
 use crate::front::{Driver, Front};
@@ -208,6 +209,42 @@ impl ProviderLedger {
         }
         shared.close_on_recovery(self.provider.tag, scope, closed_for);
         front.flush_inline();
+    }
+
+    /// This process may use a share of each limit of this provider while the store cannot be reached;
+    /// `None`: not any more. Of a store far away all others must know it before.
+    pub fn register_share(&self, wanted: Option<NodeShare>) {
+        let (front, tag) = (self.front(), self.provider.tag);
+        if !matches!(front.driver, Driver::Tasks(_)) {
+            return;
+        }
+        let is_new = front.shared.with_share(tag, |share| {
+            std::mem::replace(&mut share.wanted, wanted) != wanted
+        });
+        if is_new {
+            front.shared.inbox.wake(tag);
+        }
+    }
+
+    /// May this process use its share while the store cannot be reached? Of a store far away only while
+    /// the others leave it alone.
+    #[must_use]
+    pub fn may_use_share(&self) -> bool {
+        let front = self.front();
+        if !matches!(front.driver, Driver::Tasks(_)) {
+            return true;
+        }
+        let tag = self.provider.tag;
+        let registered_at = front.shared.with_share(tag, |share| share.registered_at);
+        registered_at.is_some_and(|at| self.at() < at + SHARE_MAX)
+    }
+
+    /// How many other nodes may be using their share of each limit, because they are cut off from a
+    /// store far away or were killed.
+    #[must_use]
+    pub fn absent_nodes(&self) -> u32 {
+        let shared = &self.front().shared;
+        shared.with_share(self.provider.tag, |share| share.absent)
     }
 
     /// What those who wait for this provider must hear of.

@@ -76,7 +76,7 @@ impl Ledger {
         let link = Arc::new(link);
         let store = RedisStore::new(address, session.clone(), link.clone(), options);
         let ledger = Ledger::networked(clock, &runtime, settings, |events| {
-            session.listen(events);
+            drop(session.events.set(events));
             store
         });
         (ledger, link)
@@ -330,6 +330,10 @@ impl RowStore for RedisStore {
     fn known_clock(&self, tag: &str) -> Option<ClockRecord> {
         self.session.clocks.load(tag)
     }
+
+    fn node(&self) -> Option<u64> {
+        self.session.known.node(self.session.process.nonce)
+    }
 }
 
 impl Drop for RedisStore {
@@ -393,10 +397,6 @@ impl LedgerSession {
         if let Some(record) = &request.clock {
             self.clocks.store(tag, record.clone()).await;
         }
-    }
-
-    fn listen(&self, events: RowEvents) {
-        drop(self.events.set(events));
     }
 
     fn resync(&self) {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tollgate_core::ask::{Reopen, ScopeId, Settle};
 use tollgate_core::batch::QueuedSettle;
+use tollgate_core::store_loss::NodeShare;
 use tollgate_core::time::{Micros, Span};
 
 use crate::cell_forwarding::CellForwarding;
@@ -36,6 +37,16 @@ pub(crate) struct RecoveryClose {
     pub(crate) tag: TagId,
     scope: ScopeId,
     closed_for: Span,
+}
+
+/// A share of each limit of a provider, for while a store far away cannot be reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ShareOfLimits {
+    pub(crate) wanted: Option<NodeShare>,
+    /// When the last registration was sent that the store has.
+    pub(crate) registered_at: Option<Micros>,
+    /// Other nodes that may use their share now.
+    pub(crate) absent: u32,
 }
 
 impl RecoveryClose {
@@ -78,6 +89,8 @@ pub(crate) struct Shared {
     /// When a lost store was tried again last, if nobody but those who ask does so. Held meanwhile.
     pub(crate) recovery_tried_at: RankedMutex<{ rank::RECOVERING }, Option<Micros>>,
     closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
+    /// Of providers that may use a share of each limit without a store far away.
+    shares: Mutex<BTreeMap<TagId, ShareOfLimits>>,
     pub(crate) is_closing: AtomicBool,
     pub(crate) dead: DeadOwners,
     pub(crate) former: FormerOwners,
@@ -99,6 +112,7 @@ impl Shared {
             lost_tags: Mutex::default(),
             recovery_tried_at: RankedMutex::default(),
             closes_on_recovery: RankedMutex::default(),
+            shares: Mutex::default(),
             is_closing: AtomicBool::new(false),
             dead: DeadOwners::default(),
             former: FormerOwners::default(),
@@ -262,6 +276,22 @@ impl Shared {
         } else if closes.len() < CLOSES_MAX || closes.contains_key(&scope) {
             closes.insert(scope, close);
         }
+    }
+
+    /// Nothing is to be closed for this provider when the store is back: the others know what this
+    /// process may have used.
+    pub(crate) fn drop_closes_of(&self, tag: TagId) {
+        let mut closes = self.closes_on_recovery.lock();
+        closes.retain(|_, close| close.tag != tag);
+    }
+
+    /// Providers are bounded by the hub.
+    pub(crate) fn with_share<T>(
+        &self,
+        tag: TagId,
+        apply: impl FnOnce(&mut ShareOfLimits) -> T,
+    ) -> T {
+        apply(self.shares.lock().entry(tag).or_default())
     }
 
     fn close_now(&self, close: RecoveryClose) {

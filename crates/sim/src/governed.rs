@@ -27,10 +27,12 @@ use crate::row_store::StoreCounts;
 use crate::rule::{CallId, LimitStatus, Unit as SimUnit};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
+mod local_share;
 mod network;
 mod plan;
 mod presume;
 mod store;
+use local_share::LocalLedger;
 use network::Network;
 pub use plan::{GovernedPlan, Limit, RuleChange};
 use presume::Presumption;
@@ -68,6 +70,8 @@ struct Node {
     verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
     /// Limits that were reconfigured.
     rules: BTreeMap<usize, Arc<Rule>>,
+    /// What it counts alone while it has lost the store.
+    local: LocalLedger,
 }
 
 #[derive(Debug)]
@@ -93,7 +97,10 @@ impl Governed {
         Governed {
             cells: cells.collect(),
             store: RestoringTable::new(plan.restore_ppm, plan.seed),
-            network: plan.network.clone().map(Network::new),
+            network: plan
+                .network
+                .clone()
+                .map(|store| Network::new(store, plan.local_share)),
             nodes: Vec::new(),
             calls: 0,
             dice: Rng::with_seed(plan.seed),
@@ -146,6 +153,7 @@ impl Governed {
                 streaming: BTreeMap::new(),
                 verdicts: None,
                 rules: BTreeMap::new(),
+                local: LocalLedger::default(),
             });
         }
         &mut self.nodes[node.0]
@@ -238,6 +246,10 @@ impl Governed {
             if out.offer.is_empty() {
                 continue;
             }
+            if let Some((since, may_use)) = self.loss(node, now) {
+                self.decide_locally(node, out.offer, now, (since, may_use));
+                continue;
+            }
             if let Some(network) = &mut self.network {
                 network.offer(node, out.offer, now.at);
                 continue;
@@ -282,7 +294,11 @@ impl Governed {
     fn apply(&mut self, node: NodeId, settles: &[Settle], effects: &mut Effects<'_>) {
         if let (Some(network), Some(now)) = (&mut self.network, effects.clock_of(node)) {
             for settle in settles {
-                network.settle(node, settle.clone(), now.at);
+                let state = &mut self.nodes[node.0];
+                match state.local.settle(settle, now) {
+                    Some(freed) => state.gate.freed(&freed),
+                    None => network.settle(node, settle.clone(), now.at),
+                }
             }
             return;
         }
@@ -291,8 +307,15 @@ impl Governed {
 
     /// Lets the node's replica receive and send. Returns when it must be polled again.
     fn exchange(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) -> Option<Micros> {
-        let actions = self.network.as_mut()?.exchange(node, now, effects);
+        let network = self.network.as_mut()?;
+        let actions = network.exchange(node, now, effects);
+        let has_changed = network.take_change(node);
         let gate = &mut self.node(node).gate;
+        if has_changed {
+            // What was asked there has no verdict, and what was learned there is over.
+            gate.verdicts(Vec::new(), now);
+            gate.anything_changed();
+        }
         gate.freed(&actions.freed);
         if !actions.verdicts.is_empty() {
             let verdicts = actions.verdicts.into_iter();

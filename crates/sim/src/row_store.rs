@@ -20,7 +20,7 @@ use crate::clock::NodeClock;
 use crate::world::NodeId;
 
 mod plan;
-pub use plan::{Promotion, StorePlan};
+pub use plan::{Partition, Promotion, StorePlan};
 
 /// What the network brings to a node.
 #[derive(Clone, Debug)]
@@ -100,6 +100,10 @@ impl SimulatedStore {
     /// A request leaves a node at true time `truth`. Returns when it arrives.
     pub fn send(&mut self, node: NodeId, request: &Request, truth: Micros) -> Vec<Micros> {
         let mut arrivals = Vec::new();
+        let mut partitions = self.plan.partitions.iter();
+        if partitions.any(|one| one.loses_sent(node, truth)) {
+            return arrivals;
+        }
         if !self.chance(self.plan.lost_requests_ppm) {
             arrivals.push(truth + self.latency());
         }
@@ -281,6 +285,10 @@ impl SimulatedStore {
             return;
         }
         let at = at + self.latency();
+        let mut partitions = self.plan.partitions.iter();
+        if partitions.any(|one| one.loses_received(node, at)) {
+            return;
+        }
         self.seq += 1;
         self.deliveries.insert((node, at, self.seq), delivery);
         wakes.push((node, at));

@@ -172,6 +172,7 @@ impl ProviderRegistry {
             private,
             roots,
             nodes,
+            has_share,
             node_lease: lease,
             offline,
             dice,
@@ -185,6 +186,7 @@ impl ProviderRegistry {
             dice,
             loss: StoreLossContext {
                 share: NodeShare { nodes, lease },
+                has_share,
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),

@@ -182,6 +182,7 @@ impl LocalDecisions {
         let registry_options = RegistryOptions {
             unknown: unknown_domains(&config),
             nodes: config.nodes,
+            has_share: false,
             node_lease: config.node_lease,
             ..RegistryOptions::default()
         };

@@ -14,9 +14,9 @@ use crate::limit::holds::PendingCalls;
 use crate::limit::in_flight::InFlight;
 use crate::limit::presumed::PresumedCalls;
 use crate::limit::reported::{OutsideUse, Reported};
-use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
+use crate::limit::room::{CellRequest, CellWait, Grant, RETRY_INTERVAL, Settled};
 use crate::limit::sliding::Log;
-use crate::limit::{AMOUNT_MAX, Algorithm, IN_FLIGHT_TAIL, Rule, Strictness};
+use crate::limit::{AMOUNT_MAX, Algorithm, IN_FLIGHT_TAIL, LentShares, Rule, Strictness};
 use crate::time::{Micros, Span, TimeBounds};
 
 /// The state of one limit for one key. A new one is empty: nothing used.
@@ -37,6 +37,8 @@ pub struct Cell {
     pub(super) presumed: PresumedCalls,
     /// What responses have stated, where the limit is learned from them.
     pub(super) learned: Option<LearnedLimit>,
+    /// What nodes without the store may use of it. Not stored: whoever decides knows it.
+    pub(super) lent: LentShares,
 }
 
 /// How much of a cell another one has taken over.
@@ -126,6 +128,11 @@ impl Cell {
         }
     }
 
+    /// So much of it is used by nodes that may have lost the store. Until the next call.
+    pub(crate) fn lend(&mut self, lent: LentShares) {
+        self.lent = lent;
+    }
+
     /// Is there room for this cost without using the reserve?
     pub(crate) fn room(
         &mut self,
@@ -142,6 +149,14 @@ impl Cell {
             log.note_urgent(now.hi);
         }
         let verdict = self.check_room(rule, cost, leave, priority, now.lo);
+        // When lent shares come back is not known here.
+        let verdict = verdict.map_err(|wait| match self.lent == LentShares::default() {
+            true => wait,
+            false => CellWait {
+                after: Span(wait.after.0.min(RETRY_INTERVAL.0)),
+                ..wait
+            },
+        });
         if let Err(wait) = verdict {
             self.pending_wake = match (wait.on, self.pending_wake) {
                 (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
@@ -403,6 +418,11 @@ impl Cell {
 
     /// The current N.
     pub(super) fn limit(&self, rule: &Rule, now: Micros) -> u64 {
+        self.shared_limit(rule, now).saturating_sub(self.lent.limit)
+    }
+
+    /// The same with what is lent.
+    fn shared_limit(&self, rule: &Rule, now: Micros) -> u64 {
         let limit = self.reported.limit(rule.limit(), now);
         debug_assert!(limit <= rule.limit(), "nothing reported raises a limit");
         limit
@@ -410,12 +430,13 @@ impl Cell {
 
     /// The most that can be taken at once: the current N, or the depth of a bucket.
     fn max_cost(&self, rule: &Rule, now: Micros) -> u64 {
-        let limit = self.limit(rule, now);
-        if limit < rule.limit() {
+        let limit = self.shared_limit(rule, now);
+        let most = if limit < rule.limit() {
             rule.max_cost().min(limit)
         } else {
             rule.max_cost()
-        }
+        };
+        most.saturating_sub(self.lent.depth)
     }
 
     pub(super) fn used(&self, rule: &Rule, now: Micros) -> u64 {

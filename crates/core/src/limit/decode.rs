@@ -23,7 +23,7 @@ use crate::limit::reported::{LoweredLimit, OwnerLimit, Reported};
 use crate::limit::sliding::Log;
 use crate::limit::trusted_clock::TrustedClock;
 use crate::limit::window_counter::WindowCounter;
-use crate::limit::{AMOUNT_MAX, Damaged, PERIOD_MAX, Strictness};
+use crate::limit::{AMOUNT_MAX, Damaged, LentShares, PERIOD_MAX, Strictness};
 use crate::time::{Micros, Span, Wall};
 
 impl Cell {
@@ -104,6 +104,7 @@ impl Cell {
             hand_over,
             presumed,
             learned,
+            lent: LentShares::default(),
         })
     }
 }

@@ -7,6 +7,23 @@
 use crate::limit::{Algorithm, Rule};
 use crate::time::Span;
 
+/// What nodes that may have lost the store may use of a limit meanwhile: nobody else does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LentShares {
+    /// Of N.
+    pub(crate) limit: u64,
+    /// Of what can be taken at once: of the depth of a bucket, and of N elsewhere.
+    pub(crate) depth: u64,
+}
+
+impl LentShares {
+    /// One more of this limit's shares.
+    pub(crate) fn add(&mut self, share: &Rule) {
+        self.limit = self.limit.saturating_add(share.limit());
+        self.depth = self.depth.saturating_add(share.max_cost());
+    }
+}
+
 impl Rule {
     /// The same limit for one of `nodes` nodes; `None` if that is nothing.
     #[must_use]

@@ -18,6 +18,7 @@ use crate::time::{Span, TimeBounds};
 use crate::turn::CellStore;
 
 use super::row::{Row, RowKey};
+use super::share::MemberView;
 
 /// Rows that one batch needs at most, about: 256 asks with four limits each. A batch that needs
 /// more takes fewer asks.
@@ -45,6 +46,8 @@ pub(super) struct BatchRows {
     /// Do owners take turns?
     pub(super) is_shared: bool,
     pub(super) turn_time: Span,
+    /// Who may use a share without the store.
+    pub(super) members: MemberView,
 }
 
 impl CellStore for BatchRows {

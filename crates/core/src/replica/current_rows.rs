@@ -6,6 +6,7 @@
 //! Never: decides.
 
 use crate::ask::WakeOn;
+use crate::limit::{LentShares, Rule};
 use crate::row::{Incarnation, Loss, ProviderRow};
 use crate::time::TimeBounds;
 
@@ -13,6 +14,7 @@ use super::batch_rows::{BatchRow, BatchRows, NeededRows};
 use super::decide::DecisionContext;
 use super::known::{KnownRows, Reading};
 use super::row::{PastUse, Row, RowKey};
+use super::share::MemberView;
 
 impl DecisionContext<'_> {
     /// The rows as they count now, and the time at which they do: no row goes back in time. What
@@ -39,15 +41,22 @@ impl DecisionContext<'_> {
             true => bounds.lo + self.shortest_round_trip.scale_up(7, 8),
             false => bounds.lo,
         };
-        let (provider, loss) = self.provider_row(known, &reading);
+        let (mut provider, loss) = self.provider_row(known, &reading);
+        let members = self.members(known, &mut provider, bounds);
         let losses = provider.row.losses;
         let mut rows = BatchRows {
             provider,
             is_shared: rules.take_turns,
             turn_time: self.round_trip,
+            members,
             ..BatchRows::default()
         };
         for (&id, rule) in needed {
+            if let RowKey::Owner(..) = id
+                && id != self.own_row()
+            {
+                continue;
+            }
             let rule = rule.as_deref();
             let seen = known.get(id);
             let read = seen.and_then(|known| known.read(id, rule, &reading));
@@ -64,6 +73,10 @@ impl DecisionContext<'_> {
                         }
                         Some(_) | None => BatchRow::absent_cell(rule, loss, losses),
                     };
+                    if let Some(rule) = rule.filter(|_| rules.leave_shares) {
+                        let lent = self.lent(&rows.members, rule, bounds);
+                        row.row.cell.lend(lent);
+                    }
                     let in_row = std::mem::take(&mut row.row.waiters);
                     row.row.waiters = seen
                         .map_or_else(Vec::new, |seen| seen.waiters(in_row, bounds.lo, self.local));
@@ -86,6 +99,26 @@ impl DecisionContext<'_> {
             true => (rows, TimeBounds::new(lo, bounds.hi, bounds.wall)),
             false => (rows, TimeBounds::exact(lo, bounds.wall)),
         }
+    }
+
+    /// Who may use a share without the store, this node included.
+    fn members(
+        &self,
+        known: &KnownRows,
+        provider: &mut BatchRow<ProviderRow>,
+        now: TimeBounds,
+    ) -> MemberView {
+        let own = (self.settings.owner, self.settings.process);
+        let row = &mut provider.row;
+        let (members, is_changed) = self.membership.view(known, row, own, now);
+        provider.must_write |= is_changed;
+        members
+    }
+
+    /// What others may use of a limit without the store.
+    fn lent(&self, members: &MemberView, rule: &Rule, now: TimeBounds) -> LentShares {
+        let counts_for = rule.usage_expires_after().unwrap_or(self.call_timeout);
+        members.lent(rule, counts_for + self.late_arrival, now)
     }
 
     /// The provider's row, and what a missing row means; written down when that has changed.

@@ -16,6 +16,7 @@ use super::batch_rows::{BatchRows, NeededRows};
 use super::clock_record::{ClockReadings, ClockRecord};
 use super::known::KnownRows;
 use super::row::{Epoch, PastUse, Request, Row, RowKey, StoredRow, WaitNote};
+use super::share::Membership;
 use super::waits::stops;
 
 /// How much longer than usual a request may take before the store turns it away: a later one could
@@ -28,6 +29,10 @@ pub(super) struct DecisionContext<'a> {
     pub(super) settings: &'a ReplicaSettings,
     pub(super) past_use: PastUse,
     pub(super) late_arrival: Span,
+    pub(super) call_timeout: Span,
+    pub(super) membership: &'a Membership,
+    /// This process's own row must be written, because it says that this node is there.
+    pub(super) renews: bool,
     pub(super) base_age: Span,
     pub(super) clock: &'a ClockReadings,
     pub(super) round_trip: Span,
@@ -71,6 +76,10 @@ pub(super) struct ProposedWrite {
     pub(super) go_at: Micros,
     /// Is anything granted?
     pub(super) has_grant: bool,
+    /// Does it renew this node's registration?
+    pub(super) renews: bool,
+    /// Other members that may use their share.
+    pub(super) absent: u32,
     must_be_durable: bool,
     incarnation: Option<Incarnation>,
     now: TimeBounds,
@@ -101,6 +110,8 @@ impl DecisionContext<'_> {
         let expected = self.expected(known, &rows);
         let before = rows.clone();
         let incarnation = rows.provider.row.incarnation;
+        let absent = rows.members.absent;
+        let is_present = rows.members.presence.is_some();
         self.note_own_waits(known, &mut rows);
         let BatchResult {
             verdicts,
@@ -121,6 +132,7 @@ impl DecisionContext<'_> {
         let writes = has_grant
             || before.must_write()
             || self.is_unclear
+            || self.renews
             || !input.settles.is_empty()
             || !input.stopped.is_empty();
         let must_compare = self.is_unclear || input.settles.iter().any(concerns_scopes);
@@ -129,7 +141,10 @@ impl DecisionContext<'_> {
             false => Vec::new(),
         };
         let must_be_durable = input.batch(owner, &[]).must_be_durable(&verdicts);
+        let is_written = |(id, _): &(RowKey, Row)| *id == self.own_row();
         ProposedWrite {
+            renews: self.membership.renews() && is_present && replaced.iter().any(is_written),
+            absent,
             must_be_durable,
             incarnation,
             verdicts,
@@ -183,7 +198,7 @@ impl DecisionContext<'_> {
     }
 
     /// The key of this process's own row.
-    fn own_row(&self) -> RowKey {
+    pub(super) fn own_row(&self) -> RowKey {
         RowKey::Owner(self.settings.owner, self.settings.process)
     }
 
@@ -253,13 +268,15 @@ impl DecisionContext<'_> {
         must_compare: bool,
     ) -> Vec<(RowKey, Row)> {
         let stamp = |meta: &mut RowMeta| self.stamp(meta, now);
+        let presence = rows.members.presence;
+        let renews = self.renews && presence.is_some();
         let mut changed = rows.changed(before, stamp);
-        if (must_compare || !changed.is_empty()) && self.settings.rules.own_row {
+        if (must_compare || renews || !changed.is_empty()) && self.settings.rules.own_row {
             let own = known
                 .get(self.own_row())
                 .and_then(|known| known.row.as_ref());
             let meta = own.map_or_else(RowMeta::default, |row| row.meta().clone());
-            let mut own = OwnerRow { meta };
+            let mut own = OwnerRow { presence, meta };
             stamp(&mut own.meta);
             changed.push((self.own_row(), Row::Owner(own)));
         }

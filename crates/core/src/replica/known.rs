@@ -314,6 +314,11 @@ impl Reading<'_> {
 }
 
 impl KnownRow {
+    /// It was written on the clock as it is now.
+    pub(super) fn is_comparable(&self) -> bool {
+        matches!(self.dating, Dating::Comparable)
+    }
+
     fn version(&self) -> Option<RowVersion> {
         self.row.as_ref().map(|row| row.meta().version)
     }
@@ -436,7 +441,10 @@ fn lost_row(id: RowKey, row: &Row, rule: Option<&Rule>, reading: &Reading<'_>) -
             meta,
             ..ProviderRow::default()
         }),
-        (RowKey::Owner(..), _) => Row::Owner(OwnerRow { meta }),
+        (RowKey::Owner(..), _) => Row::Owner(OwnerRow {
+            meta,
+            presence: None,
+        }),
         (RowKey::Cell(_), Some(rule)) => Row::Cell(CellRow {
             cell: Cell::used_up(rule, at),
             meta,

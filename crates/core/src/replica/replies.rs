@@ -134,6 +134,7 @@ impl Replica {
     ) {
         self.conflicts = 0;
         self.noted(Some(&decided), sent);
+        self.membership.stored(decided.renews, sent);
         for &id in &decided.stops {
             if let Some(known) = self.rows.get_mut(id) {
                 (known.noted_until, known.noted_as) = (Micros(0), None);

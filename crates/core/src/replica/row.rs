@@ -55,6 +55,11 @@ const KEEP_MARGIN: Span = Span::from_secs(86_400);
 const KEEP_FIRST: Span = Span::from_secs(3_600);
 const KEEP_STEPS: u32 = 13;
 
+/// That a node may use a share is remembered for much longer than it may ([`SHARE_MAX`]).
+///
+/// [`SHARE_MAX`]: crate::store_loss::SHARE_MAX
+const KEEP_PRESENCE: Span = Span::from_secs(30 * 86_400);
+
 /// That an owner waits for a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitNote {
@@ -224,6 +229,12 @@ impl Row {
 
     /// How long a store keeps it.
     fn keep_for(&self) -> Option<Span> {
+        if let Row::Owner(OwnerRow {
+            presence: Some(_), ..
+        }) = self
+        {
+            return Some(KEEP_PRESENCE);
+        }
         let spans = (0..KEEP_STEPS).map(|step| Span(KEEP_FIRST.0 << step));
         let is_idle = |span: &Span| self.is_idle(self.meta().time + *span);
         spans
@@ -268,6 +279,7 @@ impl Row {
                 incarnation: row.incarnation,
                 losses: row.losses,
                 clock_changes: row.clock_changes,
+                members: row.members.clone(),
                 meta: row.meta.clone(),
             }),
             Row::Cell(row) => Row::Cell(CellRow {

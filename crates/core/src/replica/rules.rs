@@ -43,6 +43,9 @@ pub struct Rules {
     pub take_turns: bool,
     /// Rows of another epoch are closed for one window. Off: believed.
     pub close_after_promotion: bool,
+    /// The shares of nodes that may have lost the store are left alone. Off: such a node adds its
+    /// share to what the others use.
+    pub leave_shares: bool,
 }
 
 impl Default for Rules {
@@ -61,6 +64,7 @@ impl Default for Rules {
             note_waiting: true,
             take_turns: true,
             close_after_promotion: true,
+            leave_shares: true,
         }
     }
 }

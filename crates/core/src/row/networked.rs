@@ -1,7 +1,8 @@
 //! The rows that only networked stores have: one per provider, and one per owner.
 //!
-//! Promises: as every row. The owner's row holds nothing but its version: the last batch of that
-//! owner that the store has taken, so that no batch is applied twice.
+//! Promises: as every row. The owner's row holds its version: the last batch of that owner that the
+//! store has taken, so that no batch is applied twice; and if it may use a share of the limits
+//! without the store, since when it is known to be there.
 //!
 //! Never: decides.
 
@@ -9,7 +10,7 @@ use super::fields::{self, FieldReader, FieldWriter};
 use super::{Contents, RowMeta, read, tag};
 use crate::ask::OwnerId;
 use crate::limit::Damaged;
-use crate::time::Micros;
+use crate::time::{Micros, Span};
 
 const PROVIDER: u8 = 3;
 const OWNER: u8 = 4;
@@ -56,13 +57,44 @@ pub struct ProviderRow {
     /// without any knowledge of it, or one that saw it step. What a host remembers of the
     /// clock counts only while this stays.
     pub clock_changes: u64,
+    /// The nodes that may use a share of each limit without the store, at most [`MEMBERS_MAX`].
+    pub members: Vec<ShareMember>,
     /// Where it comes from.
     pub meta: RowMeta,
+}
+
+/// Nodes that may use a share: more than any store of this kind serves.
+pub const MEMBERS_MAX: usize = 1_024;
+
+/// A node that may use a share of each limit without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareMember {
+    /// The node: the same for the next process that stands in for this one.
+    pub node: u64,
+    /// Its process now, whose row says when it was there last.
+    pub owner: OwnerId,
+    /// See `owner`.
+    pub process: u64,
+    /// Of so many shares it has one.
+    pub nodes: u32,
+    /// How long it counts as there after it was.
+    pub lease: Span,
+}
+
+/// Since when a node that may use a share is known to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharePresence {
+    /// It had the store then.
+    pub renewed: Micros,
+    /// It may have used its share until then.
+    pub returned: Option<Micros>,
 }
 
 /// One per owner: which of its batches was the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerRow {
+    /// `None`: it uses no share.
+    pub presence: Option<SharePresence>,
     /// Where it comes from: its version is the batch.
     pub meta: RowMeta,
 }
@@ -90,6 +122,23 @@ impl ProviderRow {
                 fields::number(bytes, self.clock_changes);
             });
         }
+        if !self.members.is_empty() {
+            out.field(tag::MEMBERS, |bytes| {
+                for member in self.members.iter().take(MEMBERS_MAX) {
+                    let ShareMember {
+                        node,
+                        owner: OwnerId(owner),
+                        process,
+                        nodes,
+                        lease,
+                    } = *member;
+                    let (owner, nodes) = (u64::from(owner), u64::from(nodes));
+                    for number in [node, owner, process, nodes, lease.0] {
+                        fields::number(bytes, number);
+                    }
+                }
+            });
+        }
         Contents(out.finish())
     }
 
@@ -104,7 +153,7 @@ impl ProviderRow {
     /// Decodes a row.
     pub fn from_bytes(bytes: &[u8]) -> Result<ProviderRow, Damaged> {
         let (mut found, mut incarnation, mut losses) = (None, None, 0);
-        let mut clock_changes = 0;
+        let (mut clock_changes, mut members) = (0, Vec::new());
         let meta = read(FieldReader::open(bytes, PROVIDER)?, |tag, bytes| {
             match tag {
                 tag::LOSS => found = Some(read_loss(bytes)?),
@@ -117,6 +166,7 @@ impl ProviderRow {
                     clock_changes = values.number()?;
                     values.end()?;
                 }
+                tag::MEMBERS => members = read_members(bytes)?,
                 _ => return Ok(false),
             }
             Ok(true)
@@ -126,6 +176,7 @@ impl ProviderRow {
             incarnation,
             losses,
             clock_changes,
+            members,
             meta,
         })
     }
@@ -135,16 +186,39 @@ impl OwnerRow {
     /// The row as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let contents = Contents(FieldWriter::over(Vec::new(), &self.meta.unknown).finish());
+        let mut out = FieldWriter::over(Vec::new(), &self.meta.unknown);
+        if let Some(SharePresence { renewed, returned }) = self.presence {
+            out.field(tag::REGISTRATION, |bytes| {
+                fields::number(bytes, renewed.0);
+                if let Some(at) = returned {
+                    fields::number(bytes, at.0);
+                }
+            });
+        }
         let mut row = Vec::new();
-        contents.write_row(OWNER, &self.meta, &mut row);
+        Contents(out.finish()).write_row(OWNER, &self.meta, &mut row);
         row
     }
 
     /// Decodes a row.
     pub fn from_bytes(bytes: &[u8]) -> Result<OwnerRow, Damaged> {
-        let meta = read(FieldReader::open(bytes, OWNER)?, |_, _| Ok(false))?;
-        Ok(OwnerRow { meta })
+        let mut presence = None;
+        let meta = read(FieldReader::open(bytes, OWNER)?, |tag, bytes| {
+            if tag != tag::REGISTRATION {
+                return Ok(false);
+            }
+            let mut values = fields::Values(bytes);
+            presence = Some(SharePresence {
+                renewed: Micros(values.number()?),
+                returned: match values.0.is_empty() {
+                    true => None,
+                    false => Some(Micros(values.number()?)),
+                },
+            });
+            values.end()?;
+            Ok(true)
+        })?;
+        Ok(OwnerRow { presence, meta })
     }
 }
 
@@ -164,6 +238,25 @@ fn read_incarnation(bytes: &[u8]) -> Result<(Incarnation, u64), Damaged> {
         return Err(Damaged::Bytes);
     }
     Ok((incarnation, losses))
+}
+
+fn read_members(bytes: &[u8]) -> Result<Vec<ShareMember>, Damaged> {
+    let mut values = fields::Values(bytes);
+    let mut members = Vec::new();
+    let narrow = |number: u64| u32::try_from(number).map_err(|_| Damaged::Bytes);
+    while !values.0.is_empty() {
+        if members.len() >= MEMBERS_MAX {
+            return Err(Damaged::Bytes);
+        }
+        members.push(ShareMember {
+            node: values.number()?,
+            owner: OwnerId(narrow(values.number()?)?),
+            process: values.number()?,
+            nodes: narrow(values.number()?)?,
+            lease: Span(values.number()?),
+        });
+    }
+    Ok(members)
 }
 
 fn read_loss(bytes: &[u8]) -> Result<Loss, Damaged> {
@@ -217,10 +310,27 @@ mod tests {
                 row.losses = 300;
                 assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
                 row.clock_changes = u64::MAX;
+                assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
+                let member = ShareMember {
+                    node: u64::MAX,
+                    owner: OwnerId(u32::MAX),
+                    process: u64::MAX,
+                    nodes: u32::MAX,
+                    lease: Span(u64::MAX),
+                };
+                row.members = vec![member; 2];
                 assert_eq!(ProviderRow::from_bytes(&row.to_bytes()), Ok(row));
             }
         }
-        let row = OwnerRow { meta: meta() };
+        let mut row = OwnerRow {
+            meta: meta(),
+            presence: None,
+        };
+        for returned in [None, Some(Micros(u64::MAX))] {
+            assert_eq!(OwnerRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
+            let renewed = Micros(7);
+            row.presence = Some(SharePresence { renewed, returned });
+        }
         assert_eq!(OwnerRow::from_bytes(&row.to_bytes()), Ok(row.clone()));
         assert!(ProviderRow::from_bytes(&row.to_bytes()).is_err());
         assert!(CellRow::from_bytes(&row.to_bytes()).is_err());

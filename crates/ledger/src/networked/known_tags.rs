@@ -13,14 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tollgate_core::ask::OwnerId;
 use tollgate_core::replica::PastUse;
 use tollgate_core::row::Incarnation;
 use tollgate_core::time::{Micros, Span};
+
+use super::node_slot::NodeSlot;
 
 /// The file in the state folder: a line per store and provider, `STORE PROVIDER<tab>INCARNATION`. The
 /// last line of a provider counts. Lines of earlier versions have no incarnation.
@@ -36,6 +38,8 @@ pub(crate) struct KnownTags {
     file: Option<PathBuf>,
     store: String,
     state: Mutex<KnownTagsState>,
+    /// Taken when it is first needed.
+    slot: OnceLock<Option<NodeSlot>>,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +72,15 @@ impl KnownTags {
             file,
             store,
             state: Mutex::new(state),
+            slot: OnceLock::new(),
         })
+    }
+
+    /// The number of this node; `random` is for a new one.
+    pub(crate) fn node(&self, random: u64) -> Option<u64> {
+        let folder = self.file.as_deref().and_then(Path::parent);
+        let slot = self.slot.get_or_init(|| NodeSlot::take(folder, random));
+        slot.as_ref().map(|slot| slot.node)
     }
 
     /// What this host knows of this provider in this store.

@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use tollgate_core::ask::{Ask, OwnerId, Verdict};
 use tollgate_core::batch::BatchResult;
-use tollgate_core::replica::{PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, peek};
+use tollgate_core::replica::{
+    PeekRows, Replica, ReplicaActions, Reply, Request, RowKey, ShareRegistration, peek,
+};
 use tollgate_core::time::{Micros, Span};
 
 use super::undecided_offers::UndecidedOffers;
@@ -128,8 +130,10 @@ impl<R: RowStore> TagTask<R> {
             self.take_pushes(now);
             self.take_work(now);
             self.check_dead(&[]);
+            self.check_share(now);
             let actions = self.replica.poll(both);
             let wake_at = self.act(actions, now);
+            self.note_share();
             if self.is_over(now) {
                 self.undecided_offers.fail();
                 return;
@@ -145,6 +149,28 @@ impl<R: RowStore> TagTask<R> {
 
     fn is_lost(&self) -> bool {
         self.shared.loss_of(self.tag).is_some()
+    }
+
+    /// Whether this node may use a share without the store, and whether it has lost it.
+    fn check_share(&mut self, now: Micros) {
+        let is_closing = self.shared.is_closing.load(Ordering::Acquire);
+        let wanted = self.shared.with_share(self.tag, |share| share.wanted);
+        let wanted = wanted.filter(|_| !is_closing);
+        let node = || self.store.node().unwrap_or(self.settings.replica.process);
+        let registration = wanted.map(|share| ShareRegistration {
+            node: node(),
+            nodes: share.nodes,
+            lease: share.lease,
+        });
+        self.replica.register_share(registration);
+        self.replica.set_cut_off(self.is_lost(), now);
+    }
+
+    fn note_share(&self) {
+        let (registered_at, absent) = (self.replica.registered_at(), self.replica.absent());
+        self.shared.with_share(self.tag, |share| {
+            (share.registered_at, share.absent) = (registered_at, absent);
+        });
     }
 
     /// Rows that other owners have written.
@@ -298,7 +324,7 @@ impl<R: RowStore> TagTask<R> {
         match reply {
             Ok(reply) => {
                 self.replica.reply(reply, now);
-                self.on_success();
+                self.on_success(None);
             }
             Err(error) => {
                 self.replica.give_up(now);
@@ -331,15 +357,19 @@ impl<R: RowStore> TagTask<R> {
     fn on_trial(&mut self, reply: Result<Reply, StoreError>) {
         self.trial = None;
         match reply {
-            Ok(_) => self.on_success(),
+            Ok(reply) => self.on_success(Some(&reply)),
             Err(error) => self.on_failure(&error, self.shared.clock.at()),
         }
     }
 
-    fn on_success(&mut self) {
+    /// `trial`: the reply that shows that the store is back, if the replica does not have it.
+    fn on_success(&mut self, trial: Option<&Reply>) {
         self.failing_since = None;
         self.failed_durable = false;
         if self.is_lost() {
+            if self.replica.is_registered(trial) {
+                self.shared.drop_closes_of(self.tag);
+            }
             // What is to be closed first is in the inbox before anybody can ask.
             self.shared.mark_recovered_for(self.tag);
         }

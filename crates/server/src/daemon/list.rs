@@ -125,9 +125,14 @@ impl Daemon {
         let listen_errors = state.listen_errors.into_iter().map(|error| error.message);
         let damaged = damaged_rows(self.shared.registry.ledger());
         let held = held_log(self.shared.registry.ledger());
+        let started = self.shared.registry.started();
+        let absent = started
+            .iter()
+            .filter_map(|active| absent_nodes(active.name(), active.absent_nodes()));
         let problems = lost
             .into_iter()
             .chain(guards)
+            .chain(absent)
             .chain(damaged)
             .chain(held)
             .chain(loaded);
@@ -136,6 +141,17 @@ impl Daemon {
             .chain(listen_errors)
             .collect()
     }
+}
+
+/// Nodes whose share of the limits nobody else uses meanwhile.
+fn absent_nodes(provider: &str, nodes: u32) -> Option<String> {
+    (nodes > 0).then(|| {
+        format!(
+            "warning: {nodes} of the gateways that share the limits of {provider} cannot reach the store or ended without notice; \
+             the others leave the share of each alone until it is back, at most for a day; start a gateway that was killed again \
+             with its state folder"
+        )
+    })
 }
 
 fn cooldowns(overview: ProviderOverview, now: Now) -> Vec<Cooldown> {

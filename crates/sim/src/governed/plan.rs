@@ -7,6 +7,7 @@
 
 use tollgate_core::gate::{BATCH_FAR_AWAY, GateSettings};
 use tollgate_core::limit::Rule;
+use tollgate_core::store_loss::NodeShare;
 use tollgate_core::time::{Micros, Span};
 
 use crate::row_store::StorePlan;
@@ -53,6 +54,8 @@ pub struct GovernedPlan {
     pub changes: Vec<RuleChange>,
     /// The ledger is a store over a network, instead of a table that all nodes share.
     pub network: Option<StorePlan>,
+    /// Nodes that have lost the networked store use a share of each limit.
+    pub local_share: Option<NodeShare>,
     /// Seeds delays and cancellations.
     pub seed: u64,
 }
@@ -116,6 +119,7 @@ impl GovernedPlan {
             restore_ppm: 0,
             changes: Vec::new(),
             network: None,
+            local_share: None,
             seed: 0,
         }
     }

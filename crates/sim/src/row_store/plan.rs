@@ -9,6 +9,7 @@ use tollgate_core::time::{Micros, Span};
 
 use super::exact_clock;
 use crate::clock::NodeClock;
+use crate::world::NodeId;
 
 /// Configuration of the store, its network and the nodes' protocol.
 #[derive(Clone, Debug)]
@@ -43,8 +44,39 @@ pub struct StorePlan {
     pub knew_provider: bool,
     /// After this long a node counts a request as lost.
     pub deadline: Span,
+    /// Nodes that lose the store for a while.
+    pub partitions: Vec<Partition>,
     /// The rules of the protocol.
     pub rules: Rules,
+}
+
+/// A node cannot reach the store for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Which.
+    pub node: NodeId,
+    /// From when, in true time.
+    pub from: Micros,
+    /// Until when.
+    pub to: Micros,
+    /// Its requests arrive; what comes back is lost.
+    pub is_deaf: bool,
+}
+
+impl Partition {
+    fn covers(&self, node: NodeId, at: Micros) -> bool {
+        self.node == node && at >= self.from && at < self.to
+    }
+
+    /// Is what this node sends lost?
+    pub(super) fn loses_sent(&self, node: NodeId, at: Micros) -> bool {
+        !self.is_deaf && self.covers(node, at)
+    }
+
+    /// Is what is sent to this node lost?
+    pub(super) fn loses_received(&self, node: NodeId, at: Micros) -> bool {
+        self.covers(node, at)
+    }
 }
 
 /// Another host takes over.
@@ -81,6 +113,7 @@ impl StorePlan {
             durable: false,
             knew_provider: false,
             deadline: Span::from_secs(1),
+            partitions: Vec::new(),
             rules: Rules::default(),
         }
     }

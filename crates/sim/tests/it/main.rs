@@ -10,6 +10,7 @@ mod changes;
 mod shared_key;
 mod utilisation;
 mod arrived;
+mod local_share;
 mod networked;
 mod networked_rules;
 mod short_lived;

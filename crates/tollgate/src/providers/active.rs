@@ -99,6 +99,7 @@ impl ActiveProvider {
         let (ledger, events) = (&deps.ledger, &deps.events);
         let local_share = LocalShare::new(ledger, &policy, &deps.loss);
         let counted = ledger.provider(&name);
+        local_share.register(&policy, &counted);
         let was_lost = counted.loss().is_some();
         let ledgers = (counted.clone(), local_share.ledger.clone());
         let own_cells = OwnCells::new(&name, ledger);
@@ -150,6 +151,7 @@ impl ActiveProvider {
         policy.inherit(&self.policy(), now);
         let settles = policy.shared_inherit_settles(now);
         self.connections.configure(&policy);
+        self.local_share.register(&policy, &self.ledger);
         self.policy.store(Arc::new(policy));
         self.local_share.permits.replace(gate.clone());
         self.permits.replace(gate);
@@ -203,6 +205,13 @@ impl ActiveProvider {
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.local_share.uncounted()
+    }
+
+    /// How many other nodes may be using their share of its limits (`on_store_loss: local-share`), because
+    /// they are cut off from the store or were killed.
+    #[must_use]
+    pub fn absent_nodes(&self) -> u32 {
+        self.ledger.absent_nodes()
     }
 
     /// Moves waiting calls if the store was lost for this provider, or is back for it.

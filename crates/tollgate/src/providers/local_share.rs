@@ -1,8 +1,9 @@
 //! Permits while the ledger's store is lost: a queue and counts of this process alone.
 //!
 //! Promises: applies the current `on_store_loss`. `closed` rejects at once. `local-share` is closed
-//! until no count in the store can matter, then grants this node's part of each limit, and keeps
-//! the store closed for as long once it is back. `open` lets calls pass and counts them as
+//! until no count in the store can matter, then grants this node's part of each limit; once the store
+//! is back the others leave that part alone for as long, or, where they cannot know of it, it is
+//! closed for all. `open` lets calls pass and counts them as
 //! uncounted. Pauses, sleep and this process's own bounds still hold. Calls without a limit need no
 //! store.
 //!
@@ -34,6 +35,8 @@ pub(crate) struct LocalShare {
 #[derive(Clone, Debug)]
 pub(super) struct StoreLossContext {
     pub(super) share: NodeShare,
+    /// This process may use it.
+    pub(super) has_share: bool,
     /// Uncounted calls of all providers, including removed ones.
     pub(super) uncounted: Arc<AtomicU64>,
 }
@@ -66,6 +69,14 @@ impl LocalShare {
         }
     }
 
+    /// Tells the other nodes whether this one may use its share: they leave it alone while it is away.
+    pub(super) fn register(&self, policy: &CompiledPolicy, store: &ProviderLedger) {
+        let provider = &policy.provider;
+        let has_share = self.context.has_share && provider.on_store_loss == OnStoreLoss::LocalShare;
+        let has_share = has_share && !policy.limits.is_empty();
+        store.register_share(has_share.then_some(self.context.share));
+    }
+
     /// Decides about a call that wanted this from the store. The last `local` terms belong to this
     /// process in any case.
     pub(crate) fn decide(
@@ -92,6 +103,10 @@ impl LocalShare {
                     wanted: Box::new(wanted),
                     is_counted: false,
                 }
+            }
+            OnStoreLoss::LocalShare if !store.may_use_share() => {
+                // The others do not leave a share alone for this process.
+                LossDecision::Reject((!loss.is_final).then_some(LOST_RETRY))
             }
             OnStoreLoss::LocalShare => {
                 let lost_for = store.at().since(loss.since);

@@ -32,6 +32,9 @@ pub struct Options {
     /// The number of nodes that share the limits. Each node gets this fraction of every limit if it
     /// has its own ledger, and under `on_store_loss: local-share`.
     pub nodes: u32,
+    /// This process lasts, so it may have a share under `on_store_loss: local-share`. One that ends after a
+    /// permit must not: while it is gone, nobody else uses its share.
+    pub has_share: bool,
     /// Within this time all nodes have noticed that the store is lost or back.
     pub node_lease: Span,
     /// Every provider starts asleep, until an operator says `resume` (A5).
@@ -51,6 +54,7 @@ impl Default for Options {
             private: false,
             roots: Roots::default(),
             nodes: 1,
+            has_share: true,
             node_lease: Span::from_secs(5),
             offline: false,
             dice: None,
