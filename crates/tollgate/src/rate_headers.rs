@@ -43,7 +43,8 @@ pub fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
         add_x_ratelimit(headers, rate, wall);
     }
     if !has_fields {
-        add_ratelimit_fields(headers, &each);
+        let policy = rates.policy_header(|| policy_list(&each));
+        add_lists(headers, policy, rate_list(&each));
     }
 }
 
@@ -156,33 +157,54 @@ fn unix_seconds(wall: Wall, after: Span) -> HeaderValue {
 
 /// Both lists, as structured fields (RFC 9651) write them.
 fn add_ratelimit_fields(headers: &mut HeaderMap, each: &[Rate<'_>]) {
-    let (mut policy, mut rate) = (Text::new(), Text::new());
+    add_lists(headers, policy_list(each), rate_list(each));
+}
+
+fn add_lists(headers: &mut HeaderMap, policy: Option<HeaderValue>, rate: Option<HeaderValue>) {
+    for (name, list) in [(POLICY, policy), (RATE, rate)] {
+        if let Some(list) = list {
+            headers.insert(name, list);
+        }
+    }
+}
+
+/// What the limits are. The same for every call that they apply to.
+fn policy_list(each: &[Rate<'_>]) -> Option<HeaderValue> {
+    let mut list = Text::new();
     for one in each {
-        push_name(&mut policy, one.name);
-        push_parameter(&mut policy, "q", one.limit);
+        push_name(&mut list, one.name);
+        push_parameter(&mut list, "q", one.limit);
         if let Some(unit) = unit(one) {
-            policy.extend_from_slice(b";qu=\"");
-            policy.extend_from_slice(unit.as_bytes());
-            policy.push(b'"');
+            list.extend_from_slice(b";qu=\"");
+            list.extend_from_slice(unit.as_bytes());
+            list.push(b'"');
         }
         if let Some(period) = one.period {
-            push_parameter(&mut policy, "w", seconds(period));
+            push_parameter(&mut list, "w", seconds(period));
         }
+    }
+    to_value(&list)
+}
+
+/// What remains of them.
+fn rate_list(each: &[Rate<'_>]) -> Option<HeaderValue> {
+    let mut list = Text::new();
+    for one in each {
         if let Some(left) = one.state {
-            push_name(&mut rate, one.name);
-            push_parameter(&mut rate, "r", left.remaining);
+            push_name(&mut list, one.name);
+            push_parameter(&mut list, "r", left.remaining);
             if let Some(after) = left.reset_after {
-                push_parameter(&mut rate, "t", seconds(after));
+                push_parameter(&mut list, "t", seconds(after));
             }
         }
     }
-    for (name, list) in [(POLICY, policy), (RATE, rate)] {
-        if !list.is_empty()
-            && let Ok(value) = HeaderValue::from_bytes(&list)
-        {
-            headers.insert(name, value);
-        }
-    }
+    to_value(&list)
+}
+
+fn to_value(list: &Text) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(list)
+        .ok()
+        .filter(|value| !value.is_empty())
 }
 
 /// What a limit counts, where it is not requests.

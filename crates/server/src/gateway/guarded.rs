@@ -59,7 +59,8 @@ pub(super) async fn check(
         headers,
     };
     let decided = match guards.asks_of(&request) {
-        Ok(asks) => guards.decide_for_call(&asks).await,
+        // Boxed: every call's future would otherwise grow by its size.
+        Ok(asks) => Box::pin(guards.decide_for_call(&asks)).await,
         Err(error) => Err(error),
     };
     let decided = decided.map_err(|error| misconfigured(&provider, &error))?;

@@ -53,7 +53,8 @@ pub(super) async fn handle(
     let mut guards = None;
     let is_chunked = head::is_chunked(request.headers());
     let may_stay_unread = hang_up::may_stay_unread(request.body());
-    let responding = respond(connection, request, &id, &mut trace, &mut guards);
+    // On the heap: its kilobytes would be moved three times between here and the connection's task.
+    let responding = Box::pin(respond(connection, request, &id, &mut trace, &mut guards));
     let responded = connection.unless_cut(may_stay_unread, responding);
     let responded = responded.await;
     let responded = responded.unwrap_or_else(|cut| match cut {
@@ -119,7 +120,9 @@ async fn respond(
         }
         Address::Ready => return Ok(ready(state)),
         Address::Decision(path) => {
-            return Ok(decision_endpoint::serve(connection, &parts, &path, body, trace).await);
+            // Boxed: every call's future would otherwise grow by its size.
+            let serving = decision_endpoint::serve(connection, &parts, &path, body, trace);
+            return Ok(Box::pin(serving).await);
         }
         Address::Call {
             target,

@@ -68,13 +68,16 @@ impl<'a> PresumedArrival<'a> {
 
 impl ArrivalWatch for PresumedArrival<'_> {
     fn next_check(&self) -> Option<Span> {
-        let (within, now) = (self.within?, self.permit.now());
+        let within = self.within?;
         let half = Span(within.0 / 2);
-        Some(match (self.preamble.sent_at(), self.acknowledged) {
-            (Some(sent_at), Some(seen)) => counts_from(within, sent_at, seen).since(now),
-            (Some(sent_at), None) if now < sent_at + half => (sent_at + half).since(now),
-            (Some(_), None) => Span(within.0 / 4).max(LOOK_EVERY_MIN),
-            (None, _) => half.max(LOOK_EVERY_MIN), // bytes are being written
+        let Some(sent_at) = self.preamble.sent_at() else {
+            return Some(half.max(LOOK_EVERY_MIN)); // bytes are being written
+        };
+        let now = self.permit.now();
+        Some(match self.acknowledged {
+            Some(seen) => counts_from(within, sent_at, seen).since(now),
+            None if now < sent_at + half => (sent_at + half).since(now),
+            None => Span(within.0 / 4).max(LOOK_EVERY_MIN),
         })
     }
 

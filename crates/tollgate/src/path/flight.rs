@@ -123,10 +123,15 @@ fn join(flights: &Flights, route: &mut Route) -> FlightRole {
         }
         // A flight that is not in the table: its response is for one caller, but others may wait
         // for parts of it.
-        let flight = Arc::new(new_flight(identity::key(route), mode, route, &policy));
-        return into_leader(flight, flights, route);
+        let flight = Arc::new(new_flight(
+            identity::key(route, &policy),
+            mode,
+            route,
+            &policy,
+        ));
+        return into_leader(flight, flights, route, &policy);
     }
-    let key = identity::key(route);
+    let key = identity::key(route, &policy);
     let mut new = None;
     loop {
         let found = {
@@ -149,7 +154,7 @@ fn join(flights: &Flights, route: &mut Route) -> FlightRole {
                         .unwrap_or_else(|| Arc::new(new_flight(key, mode, route, &policy)));
                     shard.insert(key, FlightSlot::InFlight(flight.clone()));
                     drop(shard);
-                    return into_leader(flight, flights, route);
+                    return into_leader(flight, flights, route, &policy);
                 }
             }
         };
@@ -186,9 +191,14 @@ fn new_flight(key: FlightKey, mode: Dedup, route: &Route, policy: &CompiledPolic
     }
 }
 
-fn into_leader(flight: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
+fn into_leader(
+    flight: Arc<Flight>,
+    flights: &Flights,
+    route: &mut Route,
+    policy: &CompiledPolicy,
+) -> FlightRole {
     route.subject.shared_demand = Some(flight.demand.clone());
-    if route.subject.provider.policy().provider.merge != Merge::Off {
+    if policy.provider.merge != Merge::Off {
         route.flight.merging.flight = Some(flight.clone());
     }
     FlightRole::Leader(LeaderRole {

@@ -56,51 +56,62 @@ pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
 }
 
 /// The key of a call.
-pub(crate) fn key(route: &Route) -> FlightKey {
-    key_of(route, &route.request.path)
+pub(crate) fn key(route: &Route, policy: &CompiledPolicy) -> FlightKey {
+    key_of(route, policy, &route.request.path)
 }
 
 /// The key of a call with another path.
-pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
+pub(crate) fn key_of(route: &Route, policy: &CompiledPolicy, path: &str) -> FlightKey {
+    let own = |per| policy.limits.iter().any(|limit| limit.per == per);
+    // A caller with its own limits does not wait under those of another.
+    let part = route.subject.at_most_permille;
+    let caller = route.subject.caller.as_deref();
+    let caller = caller.filter(|_| part.is_some() || own(Per::Caller));
+    let ip = own(Per::Ip).then(|| format!("{:?}", route.subject.ip));
+    let texts = [
+        route.subject.provider.name.as_str(),
+        route.request.origin.host.as_str(),
+        route.request.method.as_str(),
+        path,
+        route.subject.entity.as_deref().unwrap_or_default(),
+        caller.unwrap_or_default(),
+        ip.as_deref().unwrap_or_default(),
+    ];
+    let parameters = query::parameters(route.request.query.as_deref().unwrap_or_default());
+    let port = route.request.origin.port.to_le_bytes();
+    let part = part.unwrap_or(u16::MAX).to_le_bytes();
+    // A call that rejects stale responses does not join calls that accept them.
+    let flags = [
+        u8::from(route.request.origin.tls),
+        port[0],
+        port[1],
+        part[0],
+        part[1],
+        u8::from(route.subject.fallback),
+        route.request.cache as u8,
+        u8::from(caller.is_some()),
+    ];
+    // Everything of one size first, the lengths of the texts among it, so that few pieces are copied.
+    let [a, b, c, d, e, f, g] = texts.map(|text| text.len() as u64);
+    let sizes = [a, b, c, d, e, f, g, parameters.len() as u64];
+    let conditions = route.request.conditions.0;
+    let mut fixed = [flags; 10];
+    for (bytes, number) in fixed[1..]
+        .iter_mut()
+        .zip(sizes.into_iter().chain([conditions]))
+    {
+        *bytes = number.to_le_bytes();
+    }
     // Concatenated first and hashed at once: incremental hashing takes twice as long.
-    let mut text = Vec::with_capacity(512);
+    let mut text: Vec<u8> = Vec::with_capacity(512);
+    text.extend_from_slice(fixed.as_flattened());
+    for part in texts {
+        text.extend_from_slice(part.as_bytes());
+    }
     let mut add = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u64).to_le_bytes());
         text.extend_from_slice(part);
     };
-    add(route.subject.provider.name.as_bytes());
-    add(&[u8::from(route.request.origin.tls)]);
-    add(route.request.origin.host.as_str().as_bytes());
-    add(&route.request.origin.port.to_le_bytes());
-    add(route.request.method.as_str().as_bytes());
-    add(path.as_bytes());
-    add(route
-        .subject
-        .entity
-        .as_deref()
-        .unwrap_or_default()
-        .as_bytes());
-    // A caller with its own limits does not wait under those of another.
-    let policy = route.subject.provider.policy();
-    let own = |per| policy.limits.iter().any(|limit| limit.per == per);
-    let part = route.subject.at_most_permille.unwrap_or(u16::MAX);
-    add(&part.to_le_bytes());
-    if route.subject.at_most_permille.is_some() || own(Per::Caller) {
-        add(route
-            .subject
-            .caller
-            .as_deref()
-            .unwrap_or_default()
-            .as_bytes());
-    }
-    if own(Per::Ip) {
-        add(format!("{:?}", route.subject.ip).as_bytes());
-    }
-    // A call that rejects stale responses does not join calls that accept them.
-    add(&[u8::from(route.subject.fallback), route.request.cache as u8]);
-    add(&route.request.conditions.0.to_le_bytes());
-    let parameters = query::parameters(route.request.query.as_deref().unwrap_or_default());
-    add(&(parameters.len() as u64).to_le_bytes());
     parameters.iter().for_each(|part| add(part.as_bytes()));
     let vary = &policy.cache.rule(route.subject.entity.as_deref()).vary;
     let mut headers: SmallVec<[(&str, &[u8]); 16]> = route

@@ -58,7 +58,7 @@ fn join(route: &mut Route) -> Option<MergeFollower> {
         return None;
     }
     let part = flights::part(recipe, &route.request.path, route.request.query.as_deref())?;
-    let key = identity::key_of(route, &part.item);
+    let key = identity::key_of(route, &policy, &part.item);
     let demand = route.subject.demand();
     let provider = route.subject.provider.clone();
     let (own_demand, flight) = (
@@ -84,26 +84,13 @@ fn join(route: &mut Route) -> Option<MergeFollower> {
     }
 }
 
-/// The target of a call whose bytes leave now: with the parts of all callers that have joined.
-/// `true` = it is larger than the call's own.
-pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
-    let own = || {
-        (
-            route.request.path.clone(),
-            route.request.query.clone(),
-            false,
-        )
-    };
-    let Some(leader) = &route.flight.merging.leader else {
-        return own();
-    };
+/// The target of a call whose bytes leave now, if it is larger than its own: with the parts of all
+/// callers that have joined.
+pub(crate) fn target(route: &Route) -> Option<(String, Option<String>)> {
+    let leader = route.flight.merging.leader.as_ref()?;
     let parts = leader.close();
-    if parts.len() < 2 {
-        return own();
-    }
-    let query = route.request.query.as_deref();
-    let (path, query) = leader.merged_target(query, &parts);
-    (path, query, true)
+    let is_merged = parts.len() >= 2;
+    is_merged.then(|| leader.merged_target(route.request.query.as_deref(), &parts))
 }
 
 /// Gives all callers their parts of the response; `None` = unusable, and each caller goes alone.

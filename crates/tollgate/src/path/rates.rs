@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{CostUnit, Marks, Priority};
 use tollgate_core::limit::{Algorithm, Rule};
@@ -105,6 +106,15 @@ impl Rates {
                 decided,
             })),
         }
+    }
+
+    /// `RateLimit-Policy` for these limits, which `write` writes unless it was written before.
+    pub(crate) fn policy_header(
+        &self,
+        write: impl FnOnce() -> Option<HeaderValue>,
+    ) -> Option<HeaderValue> {
+        let snapshot = self.snapshot.as_deref()?;
+        snapshot.policy.rate_policy(snapshot.priority, write)
     }
 
     /// Every limit of the provider file that applies to the call, in the file's order. `wall` is
@@ -235,6 +245,20 @@ mod tests {
             reset_after: Some(Span::from_secs(7)),
         };
         assert_eq!((each[1].state, each[1].is_exhausted), (Some(state), true));
+    }
+
+    /// It is written once per policy and priority: other priorities have other limits.
+    #[test]
+    fn the_policy_header_is_written_once_for_each_priority() {
+        let policy = policy("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
+        let header = |priority, text| {
+            let rates = Rates::rejected(&policy, priority, None);
+            rates.policy_header(|| Some(HeaderValue::from_static(text)))
+        };
+        assert_eq!(header(Priority::Normal, "first").unwrap(), "first");
+        assert_eq!(header(Priority::Normal, "second").unwrap(), "first");
+        assert_eq!(header(Priority::Low, "third").unwrap(), "third");
+        assert_eq!(Rates::default().policy_header(|| unreachable!()), None);
     }
 
     /// Term indexes count only the limits that apply to the priority.

@@ -8,6 +8,8 @@
 //!
 //! Never: follows a redirect, or sends anything twice.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
@@ -264,10 +266,17 @@ pub(super) fn build_request(
 ) -> Result<Request<Outgoing>, Error> {
     failpoint::reached("granted");
     let mut headers = route.request.headers.clone();
-    let (path, mut query, is_merged) = merge::target(route);
-    if is_merged {
+    let merged = merge::target(route);
+    if merged.is_some() {
         headers.remove(ACCEPT_ENCODING); // its parts are extracted from plain text
     }
+    let (path, mut query) = match &merged {
+        Some((path, query)) => (path, query.as_deref().map(Cow::Borrowed)),
+        None => {
+            let query = route.request.query.as_deref();
+            (&route.request.path, query.map(Cow::Borrowed))
+        }
+    };
     add_defaults(route, policy, &mut headers);
     match &credential.source {
         CredentialSource::Client => {}
@@ -281,8 +290,10 @@ pub(super) fn build_request(
                 }
                 None => {
                     let key = key.map(|key| &key.secret);
-                    attach_all(&policy.provider.auth, key, &mut headers, &mut query)
+                    let mut with_key = query.map(Cow::into_owned);
+                    attach_all(&policy.provider.auth, key, &mut headers, &mut with_key)
                         .map_err(|error| unsendable::key_error(policy, *index, &error))?;
+                    query = with_key.map(Cow::Owned);
                 }
             }
         }
@@ -303,9 +314,10 @@ pub(super) fn build_request(
     ) {
         headers.remove(CONTENT_LENGTH);
     }
-    let mut target = path;
-    if let Some(query) = query.as_deref() {
-        target.reserve(query.len() + 1);
+    let query = query.as_deref();
+    let mut target = String::with_capacity(path.len() + query.map_or(0, |query| query.len() + 1));
+    target.push_str(path);
+    if let Some(query) = query {
         target.push('?');
         target.push_str(query);
     }

@@ -4,7 +4,7 @@
 //!
 //! Never: holds counts or learned state. Those survive a reload.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderName, HeaderValue};
 use tollgate_config::provider::{AuthStyle, Cost, Per};
@@ -53,6 +53,8 @@ pub(crate) struct CompiledPolicy {
     cooldown_per: CooldownPer,
     /// The scopes of the whole provider, computed once.
     provider_scopes: ProviderScopes,
+    /// `RateLimit-Policy` for calls of each priority, written with the first response to one.
+    rate_policies: [OnceLock<Option<HeaderValue>>; 3],
 }
 
 /// Scopes that are the same for every call: computing one takes a hash.
@@ -82,6 +84,21 @@ enum CooldownPer {
 }
 
 impl CompiledPolicy {
+    /// `RateLimit-Policy` for calls of this priority: it only says what the limits are.
+    pub(crate) fn rate_policy(
+        &self,
+        priority: Priority,
+        write: impl FnOnce() -> Option<HeaderValue>,
+    ) -> Option<HeaderValue> {
+        let [low, normal, high] = &self.rate_policies;
+        let written = match priority {
+            Priority::Low => low,
+            Priority::Normal => normal,
+            Priority::High => high,
+        };
+        written.get_or_init(write).clone()
+    }
+
     pub(crate) fn new(provider: Provider, dialects: &Dialects) -> CompiledPolicy {
         let dialect = dialects
             .get(&provider.dialect)
@@ -110,6 +127,7 @@ impl CompiledPolicy {
             headers: auth_headers(&provider.auth, secret),
         };
         CompiledPolicy {
+            rate_policies: Default::default(),
             connections: connections(&provider, &bindings),
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),

@@ -5,7 +5,8 @@
 //! with everything that happens for it on other tasks and threads, and without starting up.
 //! Allocations are counted by the allocator of this program. Nobody subscribes to events, and the
 //! log is off as it is for these facts at its default level. The baseline, `tests/path_cost.txt`,
-//! is of the dev profile with failpoints, as `make test` builds it.
+//! is of the dev profile with failpoints, as `make test` builds it. Each of its rows says why its
+//! counts are what they are; a row that has risen says so in somebody's own words, or the test fails.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
@@ -27,6 +28,12 @@ use tollgate::{Options, ProviderRegistry, decide, path};
 use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
+
+/// Begins the line below each row of the baseline.
+const WHY: &str = "# why: ";
+
+/// Ends that line when a row has risen, until somebody goes on.
+const UNSAID: &str = "because";
 
 /// Tells the child which row to run and how often (`row_hit 100`), and the parent (as `write`) to
 /// write the counts.
@@ -122,7 +129,9 @@ unsafe impl GlobalAlloc for CountingAllocator {
 fn a_call_costs_no_more_than_it_did() {
     match std::env::var(VARIABLE).ok().as_deref() {
         Some("write") => {
-            std::fs::write(baseline(), counted()).expect("the baseline can be written");
+            let kept = std::fs::read_to_string(baseline()).unwrap_or_default();
+            let renewed = renewed(&kept, &counted());
+            std::fs::write(baseline(), renewed).expect("the baseline can be written");
         }
         Some(wanted) => run_row(wanted),
         None => compare(&counted()),
@@ -156,13 +165,63 @@ fn counted() -> String {
     lines
 }
 
+/// The counts of a row.
+fn numbers(lines: &str, name: &str) -> Vec<u64> {
+    let line = lines.lines().find_map(|line| line.strip_prefix(name));
+    let words = line.unwrap_or_default().split_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// Why a row of the baseline has its counts: the line below it.
+fn why<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = lines.lines().skip_while(|line| !line.starts_with(name));
+    lines.nth(1)?.strip_prefix(WHY).map(str::trim)
+}
+
+/// Has somebody said why?
+fn is_said(why: &str) -> bool {
+    !why.is_empty() && !why.ends_with(UNSAID)
+}
+
+/// Does a count differ by more than two runs of one program do?
+fn differs(now: &[u64], before: &[u64], tolerance: Tolerance) -> [bool; 2] {
+    [
+        now[0].abs_diff(before[0]) * 100 > before[0] * tolerance.percent,
+        now[1].abs_diff(before[1]) > tolerance.allocations,
+    ]
+}
+
+/// The baseline with these counts. What fell is lowered, and says from where. What rose needs a reason, which nobody
+/// can give but its author; what is as far above the baseline as two runs may be keeps it, or rises would add up.
+fn renewed(kept: &str, counted: &str) -> String {
+    let mut lines = String::from(
+        "# row, instructions per call, allocations per call, and below each row why it has them\n",
+    );
+    for (name, _, tolerance) in ROWS {
+        let (now, before) = (numbers(counted, name), numbers(kept, name));
+        let was = why(kept, name).unwrap_or_default();
+        let is_new = before.len() != 2;
+        let is_over =
+            |index: usize| now[index] > before[index] && differs(&now, &before, tolerance)[index];
+        let (shown, why) = if is_new {
+            (now, format!("it is new {UNSAID}"))
+        } else if is_over(0) || is_over(1) {
+            let rose = format!("rose from {} and {}, {UNSAID}", before[0], before[1]);
+            (now, rose)
+        } else if now[0] < before[0] || now[1] < before[1] {
+            let lower = vec![now[0].min(before[0]), now[1].min(before[1])];
+            (lower, format!("fell from {} and {}", before[0], before[1]))
+        } else {
+            (before, was.to_owned())
+        };
+        let row = format!("{name} {} {}\n{WHY}{why}\n", shown[0], shown[1]);
+        lines.push_str(&row);
+    }
+    lines
+}
+
 fn compare(counted: &str) {
     let kept = std::fs::read_to_string(baseline()).expect("the baseline is in the repository");
-    let numbers = |lines: &str, name: &str| -> Vec<u64> {
-        let line = lines.lines().find_map(|line| line.strip_prefix(name));
-        let words = line.unwrap_or_default().split_whitespace();
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
     let mut faults = String::new();
     for (row, other, permille) in [
         ("row_proxied_call", "row_traced_call", TRACED_PERMILLE),
@@ -187,8 +246,14 @@ fn compare(counted: &str) {
             (2, 2),
             "{name} is counted and kept"
         );
-        let instructions = now[0].abs_diff(before[0]) * 100 > before[0] * tolerance.percent;
-        let allocations = now[1].abs_diff(before[1]) > tolerance.allocations;
+        if !why(&kept, name).is_some_and(is_said) {
+            writeln!(
+                faults,
+                "{name}: the line below it in the baseline does not say why (`{WHY}…`)"
+            )
+            .expect("a String can be written to");
+        }
+        let [instructions, allocations] = differs(&now, &before, tolerance);
         for (index, what, differs) in [
             (0, "instructions", instructions),
             (1, "allocations", allocations),
@@ -206,9 +271,43 @@ fn compare(counted: &str) {
     assert!(
         faults.is_empty(),
         "the cost of calls has changed:\n{faults}\
-         If that is meant, keep it and say why in the commit: \
+         If that is meant, keep it, and say why below each row that rose: \
          {VARIABLE}=write cargo test -p tollgate --features failpoints path_cost"
     );
+}
+
+#[test]
+fn a_row_that_rises_wants_a_reason() {
+    let rows = |first: &str| {
+        let others = ROWS[1..]
+            .iter()
+            .map(|(name, ..)| format!("{name} 100 1\n# why: it is so\n"));
+        format!("{first}{}", others.collect::<String>())
+    };
+    let first = ROWS[0].0;
+    let kept = rows(&format!("{first} 1000 10\n# why: it is so\n"));
+    for (now, expected, reason, said) in [
+        ("1000 10", [1000, 10], "it is so", true),
+        // Within what two runs differ by: it stays, so that many small rises are not one large one.
+        ("1049 10", [1000, 10], "it is so", true),
+        ("990 10", [990, 10], "fell from 1000 and 10", true),
+        (
+            "1051 10",
+            [1051, 10],
+            "rose from 1000 and 10, because",
+            false,
+        ),
+        ("900 11", [900, 11], "rose from 1000 and 10, because", false),
+    ] {
+        let renewed = renewed(&kept, &rows(&format!("{first} {now}\n")));
+        assert_eq!(numbers(&renewed, first), expected, "{now}");
+        assert_eq!(why(&renewed, first), Some(reason), "{now}");
+        assert_eq!(is_said(reason), said, "{now}");
+        assert_eq!(why(&renewed, ROWS[1].0), Some("it is so"), "{now}");
+    }
+    let new = renewed("", &rows(&format!("{first} 1000 10\n")));
+    assert!(!is_said(why(&new, first).expect("it has a line")));
+    assert_eq!(why(&kept, "row_of_nothing"), None);
 }
 
 /// Instructions and allocations of a child that runs a row so often.
