@@ -11,9 +11,11 @@ use tollgate::event::{Event, Notification};
 use tollgate::providers::Options;
 use tollgate_core::alert::QUIET_FOR;
 use tollgate_core::time::{Micros, Now, Span, Wall};
-use tollgate_ledger::{Clock, Ledger, ManualClock};
+use tollgate_ledger::redis::RedisAddress;
+use tollgate_ledger::{Clock, Ledger, ManualClock, NetworkedOptions};
 use tollgate_server::desk::Desk;
 use tollgate_server::{AlertOptions, Alerts};
+use tollgate_sim::test_servers::RedisServer;
 
 use crate::client::{get, wait_until, within_timeout};
 use crate::store_loss::LedgerFolder;
@@ -521,5 +523,38 @@ async fn s10_a_lost_store_is_an_alert_and_its_return_ends_it() {
         }
     }
     assert_eq!(stages, [true, false]);
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: the same for a Redis that is killed.
+#[tokio::test]
+async fn s10_a_lost_redis_is_an_alert() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let folder = folder("redis");
+    let mut redis = RedisServer::start(&[]);
+    let address = RedisAddress::parse(&redis.url()).unwrap();
+    let options = NetworkedOptions::default();
+    let (ledger, why) = Ledger::redis_or_lost(&address, Clock::System, &options).await;
+    assert_eq!(why, None);
+    let place = (&upstream, receiver.address);
+    let daemon = daemon_with(ledger, "memory:", "alerts-redis", place, &folder).await;
+    let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    assert_eq!(get(daemon.gateway, "/x/a").await.status, 200);
+    alerts.evaluate().await;
+    redis.kill();
+    within_timeout(async { while get(daemon.gateway, "/x/b").await.status != 503 {} }).await;
+    alerts.evaluate().await;
+    let of_store = || {
+        let bodies = receiver.requests();
+        let mut bodies = bodies.iter().map(verified);
+        bodies.find(|body| body["provider"] == "the store")
+    };
+    wait_until(|| of_store().is_some()).await;
+    let body = of_store().unwrap();
+    assert_eq!(
+        (&body["kind"], &body["status"]),
+        (&json!("store_lost"), &json!("firing"))
+    );
     drop(std::fs::remove_dir_all(folder));
 }

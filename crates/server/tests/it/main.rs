@@ -87,6 +87,7 @@ mod stale_permits;
 mod store_loss;
 mod scheduler;
 mod shared_cache;
+mod shared_learning;
 mod shared_guards;
 mod slow_responses;
 mod damaged_rows;

@@ -4,10 +4,11 @@
 use tollgate::event::{Event, Notification, Subscription};
 use tollgate::providers::Options;
 use tollgate_core::time::Span;
+use tollgate_ledger::postgres::PostgresAddress;
 use tollgate_ledger::redis::RedisAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions};
 use tollgate_sim::http::{Settings, SimProvider};
-use tollgate_sim::test_servers::RedisServer;
+use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::client::{ClientResponse, get, get_with, within_timeout};
 use crate::test_daemon::{TestDaemon, from_file, write_file};
@@ -17,33 +18,83 @@ const NODE_LEASE: Span = Span::from_millis(1_500);
 /// What the provider enforces, and what the gateway knows of it.
 const LIMIT: &str = "4/400ms";
 
+/// Where it counts.
+enum Server {
+    Redis(RedisServer),
+    Postgres(PostgresServer),
+}
+
+impl Server {
+    fn redis() -> Server {
+        Server::Redis(RedisServer::start(&[]))
+    }
+
+    fn postgres() -> Server {
+        Server::Postgres(PostgresServer::start(&["fsync=off"]))
+    }
+
+    async fn ledger(&self, options: &NetworkedOptions) -> Ledger {
+        let (ledger, why) = match self {
+            Server::Redis(server) => {
+                let address = RedisAddress::parse(&server.url()).expect("an address");
+                Ledger::redis_or_lost(&address, Clock::System, options).await
+            }
+            Server::Postgres(server) => {
+                let url = server.url("postgres");
+                let address = PostgresAddress::parse(&url).expect("an address");
+                Ledger::postgres_or_lost(&address, Clock::System, options).await
+            }
+        };
+        assert_eq!(why, None);
+        ledger
+    }
+
+    fn kill(&mut self) {
+        match self {
+            Server::Redis(server) => server.kill(),
+            Server::Postgres(server) => server.kill(),
+        }
+    }
+
+    fn restart(&mut self) {
+        match self {
+            Server::Redis(server) => server.restart(),
+            Server::Postgres(server) => server.restart(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Server::Redis(_) => "Redis",
+            Server::Postgres(_) => "Postgres",
+        }
+    }
+}
+
 struct Node {
     daemon: TestDaemon,
     provider: SimProvider,
-    redis: RedisServer,
+    store: Server,
     events: Subscription,
 }
 
 impl Node {
-    async fn start(policy: &str) -> Node {
-        let redis = RedisServer::start(&[]);
+    async fn start(store: Server, policy: &str) -> Node {
         let rules = format!("sliding {LIMIT}");
         let settings = Settings::with_rules(&rules).expect("rules");
         let provider = SimProvider::start(settings).await.expect("a free port");
-        let file = format!("networked-loss-{policy}.yaml");
+        let file = format!("networked-loss-{policy}-{}.yaml", store.name());
         let text = format!(
             "name: x\nupstream: http://{}\nlimits: [{LIMIT}]\non_store_loss: {policy}\nlate_arrival: 100ms\n\
              retry: {{retries: {{high: 0, normal: 0, low: 0}}}}\n",
             provider.address()
         );
         write_file(&file, &text);
-        let address = RedisAddress::parse(&redis.url()).expect("an address");
         let of_node = NetworkedOptions {
             node_lease: NODE_LEASE,
             ..NetworkedOptions::default()
         };
-        let (ledger, why) = Ledger::redis_or_lost(&address, Clock::System, &of_node).await;
-        assert_eq!(why, None);
+        let ledger = store.ledger(&of_node).await;
         let options = Options {
             nodes: 2,
             node_lease: NODE_LEASE,
@@ -54,7 +105,7 @@ impl Node {
         Node {
             daemon,
             provider,
-            redis,
+            store,
             events,
         }
     }
@@ -78,6 +129,20 @@ impl Node {
             }
         })
         .await
+    }
+
+    /// What `tollgate status` and the page show of the store.
+    async fn assert_status_says_lost(&self) {
+        let config = self.daemon.request("GET", "/v1/config", "").await.json();
+        assert_eq!(config["store"]["state"], "lost", "{config}");
+        let why = config["store"].to_string();
+        assert!(why.contains(self.store.name()), "{why}");
+        let provider = self
+            .daemon
+            .request("GET", "/v1/providers/x", "")
+            .await
+            .json();
+        assert_ne!(provider["store"], "up", "{provider}");
     }
 
     async fn ready(&self) -> u16 {
@@ -108,7 +173,7 @@ impl Node {
 
     /// The store is there again, and by itself.
     async fn comes_back(&mut self) {
-        self.redis.restart();
+        self.store.restart();
         self.told(|event| matches!(event, Event::StoreBack { .. }))
             .await;
         within_timeout(async { while self.ready().await != 200 {} }).await;
@@ -130,11 +195,20 @@ fn assert_store_lost(response: &ClientResponse) {
 
 #[tokio::test]
 async fn c9_closed_rejects_while_redis_is_gone_and_returns() {
-    let mut node = Node::start("closed").await;
+    closed_rejects_while_the_store_is_gone_and_returns(Server::redis()).await;
+}
+
+#[tokio::test]
+async fn c9_closed_rejects_while_postgres_is_gone_and_returns() {
+    closed_rejects_while_the_store_is_gone_and_returns(Server::postgres()).await;
+}
+
+async fn closed_rejects_while_the_store_is_gone_and_returns(store: Server) {
+    let mut node = Node::start(store, "closed").await;
     for _ in 0..4 {
         assert_eq!(node.call("10s").await.status, 200);
     }
-    node.redis.kill();
+    node.store.kill();
     assert_store_lost(&node.call("1h").await);
     node.told(|event| matches!(event, Event::StoreLost { .. }))
         .await;
@@ -144,6 +218,7 @@ async fn c9_closed_rejects_while_redis_is_gone_and_returns() {
         assert_eq!(response.header("retry-after"), "1");
     }
     assert_eq!(node.ready().await, 503);
+    node.assert_status_says_lost().await;
     assert_eq!(node.fail_open_total().await, 0.0);
     node.comes_back().await;
     assert_eq!(node.judge().await, 0);
@@ -151,9 +226,18 @@ async fn c9_closed_rejects_while_redis_is_gone_and_returns() {
 
 #[tokio::test]
 async fn c9_open_lets_pass_while_redis_is_gone_and_counts_it() {
-    let mut node = Node::start("open").await;
+    open_lets_pass_while_the_store_is_gone_and_counts_it(Server::redis()).await;
+}
+
+#[tokio::test]
+async fn c9_open_lets_pass_while_postgres_is_gone_and_counts_it() {
+    open_lets_pass_while_the_store_is_gone_and_counts_it(Server::postgres()).await;
+}
+
+async fn open_lets_pass_while_the_store_is_gone_and_counts_it(store: Server) {
+    let mut node = Node::start(store, "open").await;
     assert_eq!(node.call("10s").await.status, 200);
-    node.redis.kill();
+    node.store.kill();
     node.call_until(200).await;
     node.told(|event| matches!(event, Event::StoreLost { .. }))
         .await;
@@ -177,11 +261,20 @@ async fn c9_open_lets_pass_while_redis_is_gone_and_counts_it() {
 /// the store is back.
 #[tokio::test]
 async fn c9_local_share_waits_and_keeps_to_its_part_while_redis_is_gone() {
-    let mut node = Node::start("local-share").await;
+    local_share_waits_and_keeps_to_its_part_while_the_store_is_gone(Server::redis()).await;
+}
+
+#[tokio::test]
+async fn c9_local_share_waits_and_keeps_to_its_part_while_postgres_is_gone() {
+    local_share_waits_and_keeps_to_its_part_while_the_store_is_gone(Server::postgres()).await;
+}
+
+async fn local_share_waits_and_keeps_to_its_part_while_the_store_is_gone(store: Server) {
+    let mut node = Node::start(store, "local-share").await;
     for _ in 0..4 {
         assert_eq!(node.call("10s").await.status, 200);
     }
-    node.redis.kill();
+    node.store.kill();
     let closed = node.call_until(503).await;
     assert_store_lost(&closed);
     let left = closed.json()["retryIn"].as_u64();
