@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -38,11 +39,17 @@ def program(variable: str) -> str:
     return os.environ.get(variable) or sys.exit(f"set {variable} to a release binary")
 
 
+# What is ended with the run, however that ends.
+RUNNING: List[Process] = []
+
+
 class Process:
     """A process and its children, ended with the run."""
 
     def __init__(self, command: List[str], **options: Any):
-        self._process = subprocess.Popen(command, text=True, env=ENVIRONMENT, **options)
+        # A group of its own: its children end with it.
+        self._process = subprocess.Popen(command, text=True, env=ENVIRONMENT, start_new_session=True, **options)
+        RUNNING.append(self)
         self.pid = self._process.pid
         self.stdout = self._process.stdout
 
@@ -63,14 +70,33 @@ class Process:
     def peak_mib(self) -> float:
         return sum(peak_of(pid) for pid in self.tree()) / 1024
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait(self) -> str:
+        """What it prints until it ends by itself."""
+        out, _ = self._process.communicate()
+        if self._process.returncode:
+            sys.exit(f"{self._process.args} failed")
+        return out or ""
+
     def stop(self) -> str:
+        """Ends the process and whatever it has started; what it has printed."""
+        RUNNING.remove(self)
         self._process.terminate()
         try:
             out, _ = self._process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill_all()
             out, _ = self._process.communicate()
+        self._kill_all()
         return out or ""
+
+    def _kill_all(self) -> None:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def cpu_of(pid: int) -> float:
@@ -96,7 +122,7 @@ def free_port() -> int:
         return port
 
 
-def wait_for(url: str) -> None:
+def wait_for(process: Process, url: str) -> None:
     until = time.monotonic() + PATIENCE
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
@@ -104,7 +130,7 @@ def wait_for(url: str) -> None:
             with opener.open(url, timeout=5):
                 return
         except OSError as error:
-            if time.monotonic() > until:
+            if process.has_ended() or time.monotonic() > until:
                 sys.exit(f"{url} does not respond: {error}")
             time.sleep(0.2)
 
@@ -189,7 +215,7 @@ def tollgate(folder: Path, upstream: str) -> Tuple[Optional[Process], str]:
     command = [program("TOLLGATE_BIN"), "serve", "--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0",
                "--provider", str(file), "--store", f"sqlite:{folder / 'state'}"]
     process = Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(f"http://127.0.0.1:{port}/health")
+    wait_for(process, f"http://127.0.0.1:{port}/health")
     return process, f"http://127.0.0.1:{port}/openai/v1"
 
 
@@ -204,10 +230,12 @@ def litellm(folder: Path, upstream: str) -> Tuple[Optional[Process], str]:
             "model": "openai/m", "api_base": f"{upstream}/v1", "api_key": "k1", "tpm": TPM}}],
         "router_settings": {"routing_strategy": "usage-based-routing-v2", "enable_pre_call_checks": True},
         "litellm_settings": {"telemetry": False},
+        # It does not start without a key of its own otherwise; the others check none either.
+        "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},
     }))
     command = [str(venv / "bin/litellm"), "--config", str(file), "--host", "127.0.0.1", "--port", str(port)]
     process = Process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
-    wait_for(f"http://127.0.0.1:{port}/health/liveliness")
+    wait_for(process, f"http://127.0.0.1:{port}/health/liveliness")
     return process, f"http://127.0.0.1:{port}/v1"
 
 
@@ -232,19 +260,18 @@ def measure(name: str, seconds: float) -> List[str]:
         sim = Process([program("TOLLGATE_SIM"), "llm", "--tpm", str(TPM), "--first-token", "400",
                        "--speed", "1000"], stdout=subprocess.PIPE)
         assert sim.stdout is not None
-        subject: Optional[Process] = None
         try:
             subject, url = SUBJECTS[name](folder, sim.stdout.readline().strip())
             before = subject.cpu() if subject else 0.0
             worker = [sys.executable, __file__, "--worker", url, "--seconds", str(seconds)]
-            done = subprocess.run(worker, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+            callers = Process(worker, stdout=subprocess.PIPE)
+            seen = json.loads(callers.wait().strip().splitlines()[-1])
             cpu = subject.cpu() - before if subject else 0.0
             peak = subject.peak_mib() if subject else 0.0
         finally:
-            if subject:
-                subject.stop()
-            report = json.loads(sim.stop().strip().splitlines()[-1])
-    seen = json.loads(done.stdout.strip().splitlines()[-1])
+            # The provider, which is first, goes last.
+            printed = [process.stop() for process in reversed(RUNNING.copy())][-1]
+    report = json.loads(printed.strip().splitlines()[-1])
     calls = report["accepted"]
     used = report["input_tokens"] + report["output_tokens"]
     allowed = TPM + TPM * seen["seconds"] / 60
@@ -284,6 +311,8 @@ def main() -> None:
     if options.worker:
         print(json.dumps(asyncio.run(work(options.worker, options.seconds))))
         return
+    # Processes are ended also if this one is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     names = dict(zip(["tollgate", "litellm", "sdk"], SUBJECTS))
     chosen = [names[options.only]] if options.only else list(SUBJECTS)
     text = table(options.seconds, [measure(name, options.seconds) for name in chosen])
