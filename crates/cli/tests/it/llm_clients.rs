@@ -110,7 +110,7 @@ fn sdks_for_python_langchain_and_llamaindex_work_unchanged() {
     command
         .env_remove("OPENAI_API_KEY")
         .env("NO_PROXY", "127.0.0.1");
-    assert_eq!(run(&mut command), 18);
+    assert_eq!(run(&mut command), 20);
     assert_once(
         &bench,
         &[
@@ -134,9 +134,12 @@ fn sdks_for_python_langchain_and_llamaindex_work_unchanged() {
         (bench.hits("openai-tools"), bench.hits("gpt-4o-mini")),
         (2, 2)
     );
-    // One for each attempt of the SDK: two retries are three.
+    // The call before, and one for each attempt of the SDK: two retries are three.
     let timeouts = ["openai-timeout", "claude-timeout"];
-    assert_eq!(timeouts.map(|model| bench.hits(model)), [3, 3]);
+    assert_eq!(timeouts.map(|model| bench.hits(model)), [4, 4]);
+    // Before the first response of a model one call goes at a time: the retries wait for it, and leave.
+    let timeouts = ["openai-new-timeout", "claude-new-timeout"];
+    assert_eq!(timeouts.map(|model| bench.hits(model)), [1, 1]);
     let bad = [&bench.openai, &bench.anthropic].map(LlmProvider::bad_requests);
     assert_eq!(bad, [0, 0]);
 }
@@ -160,8 +163,9 @@ fn sdks_for_node_work_unchanged() {
             "node-claude-tools",
         ],
     );
+    // The call before, and one for each attempt of the SDK: two retries are three.
     let timeouts = ["node-timeout", "node-claude-timeout"];
-    assert_eq!(timeouts.map(|model| bench.hits(model)), [3, 3]);
+    assert_eq!(timeouts.map(|model| bench.hits(model)), [4, 4]);
 }
 
 /// An SDK retries what the provider did not take; the gateway adds no retries of its own to them.

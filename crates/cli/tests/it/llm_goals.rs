@@ -288,7 +288,8 @@ fn processes_without_bounds_are_rarely_rejected() {
 }
 
 /// The same at a provider that holds more for such a call than it uses, and counts more tokens in a prompt
-/// than English has. It rejects calls for which it has room, so its quota is not used up.
+/// than English has. What it holds is not learned, so it rejects more: three calls in a hundred at most.
+/// They are calls for which it has room, so its quota is not used up.
 #[test]
 fn a_provider_that_holds_more_than_is_used_rarely_rejects() {
     let setting = Setting {
@@ -298,7 +299,8 @@ fn a_provider_that_holds_more_than_is_used_rarely_rejects() {
         ..Setting::new("llm-goals-hold", 2, "sqlite:STATE")
     };
     let figures = judge(setting);
-    assert!(figures.rejected * 100 <= figures.accepted, "{figures:?}");
+    let calls = figures.accepted + figures.rejected;
+    assert!(figures.rejected * 100 <= calls * 3, "{figures:?}");
 }
 
 const BEGIN: &str = "<!-- llm-goals: written by crates/cli/tests/it/llm_goals.rs -->\n";

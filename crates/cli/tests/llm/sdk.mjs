@@ -23,6 +23,8 @@ step('node openai stream', text.split('word').length === 17);
 const tool = { type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: {} } } };
 const called = await client.chat.completions.create({ model: 'node-tools', messages: hello, max_tokens: 50, tools: [tool] });
 step('node openai tools', called.choices[0].message.tool_calls[0].function.name === 'weather');
+// The model is known by then, so that every attempt of the SDK reaches the provider.
+await client.chat.completions.create({ model: 'node-timeout', messages: hello, max_tokens: 50 });
 await client.chat.completions.create({ model: 'node-timeout', messages: hello, max_tokens: 5000, sim_output: 5000 }, { timeout: 300 })
   .then(() => step('node openai timeout', false), (error) => step('node openai timeout', error.constructor.name === 'APIConnectionTimeoutError'));
 
@@ -34,5 +36,6 @@ step('node anthropic stream', (await stream.finalText()).split('word').length ==
 const weather = { name: 'weather', input_schema: { type: 'object', properties: {} } };
 const used = await claude.messages.create({ model: 'node-claude-tools', messages: hello, max_tokens: 50, tools: [weather] });
 step('node anthropic tools', used.stop_reason === 'tool_use' && used.content[0].name === 'weather');
+await claude.messages.create({ model: 'node-claude-timeout', messages: hello, max_tokens: 50 });
 await claude.messages.create({ model: 'node-claude-timeout', messages: hello, max_tokens: 5000, sim_output: 5000 }, { timeout: 300 })
   .then(() => step('node anthropic timeout', false), (error) => step('node anthropic timeout', error.constructor.name === 'APIConnectionTimeoutError'));

@@ -41,12 +41,14 @@ step("openai responses", reply.output_text.startswith("word"))
 kinds = [event.type for event in client.responses.create(model="openai-responses-stream", input="hello", max_output_tokens=50, stream=True)]
 step("openai responses stream", (kinds[0], kinds[-1], len(kinds)) == ("response.created", "response.completed", 18))
 
-# The SDK tries again by itself: two retries are three calls of the SDK, and no more at the provider.
-try:
-    client.with_options(timeout=0.3).chat.completions.create(model="openai-timeout", messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
-    step("openai timeout", False)
-except openai.APITimeoutError:
-    step("openai timeout", True)
+# The SDK tries again by itself: two retries are three calls of the SDK, and no more at the provider. The model is known by then.
+client.chat.completions.create(model="openai-timeout", messages=hello, max_tokens=50)
+for model in ["openai-timeout", "openai-new-timeout"]:
+    try:
+        client.with_options(timeout=0.3).chat.completions.create(model=model, messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
+        step(model, False)
+    except openai.APITimeoutError:
+        step(model, True)
 
 claude = anthropic.Anthropic(base_url=f"http://{gateway}/anthropic", api_key="unused")
 reply = claude.messages.create(model="claude-chat", messages=hello, max_tokens=50)
@@ -58,11 +60,13 @@ tool = {"name": "weather", "description": "w", "input_schema": {"type": "object"
 reply = claude.messages.create(model="claude-tools", messages=hello, max_tokens=50, tools=[tool])
 step("anthropic tools", reply.stop_reason == "tool_use" and reply.content[0].name == "weather")
 
-try:
-    claude.with_options(timeout=0.3).messages.create(model="claude-timeout", messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
-    step("anthropic timeout", False)
-except anthropic.APITimeoutError:
-    step("anthropic timeout", True)
+claude.messages.create(model="claude-timeout", messages=hello, max_tokens=50)
+for model in ["claude-timeout", "claude-new-timeout"]:
+    try:
+        claude.with_options(timeout=0.3).messages.create(model=model, messages=hello, max_tokens=5000, extra_body={"sim_output": 5000})
+        step(model, False)
+    except anthropic.APITimeoutError:
+        step(model, True)
 
 
 async def use_async_clients():
