@@ -20,7 +20,7 @@ NODE_CLIENTS := ioredis playwright-core openai @anthropic-ai/sdk
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium groff systemd; do command -v $$tool >/dev/null || [ -x /usr/bin/$$tool-analyze ] || [ -x /usr/sbin/$$tool ] || \
+	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium groff systemd zsh fish; do command -v $$tool >/dev/null || [ -x /usr/bin/$$tool-analyze ] || [ -x /usr/sbin/$$tool ] || \
 	  ls /usr/lib/$$tool/*/bin/postgres >/dev/null 2>&1 || ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \

@@ -108,6 +108,28 @@ fn scripts_and_completions_are_valid() {
     );
     let offered = run("bash", &["-euc", &ask]);
     assert!(offered.contains("serve"), "{offered}");
+    for (shell, name) in [("zsh", "_tollgate"), ("fish", "tollgate.fish")] {
+        let completions = Folder::new(&format!("completions-{shell}")).run(&["completions", shell]);
+        assert_eq!(completions.code, Some(0), "{}", completions.err);
+        let folder = Folder::new(&format!("completions-{shell}-file")).file(name, &completions.out);
+        let path = folder.path().join(name).display().to_string();
+        run(shell, &["-n", &path]);
+        match shell {
+            // Found by its first line, as zsh finds the files of its folders.
+            "zsh" => {
+                let folder = folder.path().display();
+                let ask = format!(
+                    "fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; echo $_comps[tollgate]"
+                );
+                assert_eq!(run(shell, &["-fc", &ask]).trim(), name);
+            }
+            _ => {
+                let ask = format!("source {path}; complete -C 'tollgate ser'");
+                let offered = run(shell, &["--no-config", "-c", &ask]);
+                assert!(offered.contains("serve"), "{offered}");
+            }
+        }
+    }
 }
 
 #[test]
