@@ -3,8 +3,8 @@
 //! Calls take their permits as soon as there are any. Before the last call of a group go: all waiting calls of a higher
 //! priority and those that arrive meanwhile, the caller's own calls, and of every other caller of the same priority as
 //! many as take turns with it. All of them need as long as the slowest of the limits that they share. Steady demand
-//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`). Whoever has none waiting for a
-//! window that is used up calls no more, however much it called before.
+//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`). A caller of
+//! the same priority that has none waiting for a window that is used up calls no more, however much it called before.
 //!
 //! Promises: pure; saturates, never panics.
 //!
@@ -101,8 +101,8 @@ impl EtaQueue {
             _ => one.rate.millionths().saturating_mul(cost),
         };
         let is_above = |priority: Priority| !self.is_fifo && priority > group.priority;
-        let coming = || self.arrivals.iter().filter(|one| !is_over(one));
-        let urgent = coming().filter(|one| is_above(one.priority));
+        // Urgent ones are still expected: with a reserve they get their permits without a wait.
+        let urgent = self.arrivals.iter().filter(|one| is_above(one.priority));
         let urgent = limit.taken_by_urgent(Rate::from_millionths(
             urgent.map(new).fold(0, u64::saturating_add),
         ));
@@ -126,7 +126,10 @@ impl EtaQueue {
         for _ in 0..ROUNDS {
             let span = group.closed_for + time;
             let mut calls = fixed;
-            let new_ones = coming().filter(|one| one.priority == group.priority && !self.is_fifo);
+            let new_ones = self
+                .arrivals
+                .iter()
+                .filter(|one| one.priority == group.priority && !self.is_fifo && !is_over(one));
             let mut others = waiting.others.clone();
             for one in new_ones.filter(|one| one.caller != group.caller) {
                 let waiting = others.entry(one.caller).or_default();

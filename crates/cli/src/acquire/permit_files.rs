@@ -203,7 +203,7 @@ fn is_over(entry: &DirEntry, now: Now) -> bool {
     let changed = entry.metadata().and_then(|about| about.modified()).ok();
     let changed = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let wall = Duration::from_micros(now.wall.0);
-    changed.is_some_and(|changed| wall.saturating_sub(changed) > UNREADABLE_FOR.into())
+    changed.is_some_and(|changed| wall.saturating_sub(changed) > Duration::from(UNREADABLE_FOR))
 }
 
 #[cfg(test)]

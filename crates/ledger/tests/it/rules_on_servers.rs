@@ -18,12 +18,22 @@ use crate::load::{LIMIT, Load, OUTLASTS_FAULTS};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 
+/// Tries until a window is exceeded: on a busy machine a fault may take longer than a window, and then nothing
+/// that was forgotten can be granted again.
+const TRIES: usize = 4;
+
 /// With all rules no window has more calls than allowed, and without this one some window has.
 async fn is_needed(off: Rules, most: impl AsyncFn(Rules) -> u64) {
     let with = most(Rules::default()).await;
     assert!(with <= LIMIT, "with the rule: {with} of {LIMIT}");
-    let without = most(off).await;
-    assert!(without > LIMIT, "without the rule: {without} of {LIMIT}");
+    let mut without = 0;
+    for _ in 0..TRIES {
+        without = most(off).await;
+        if without > LIMIT {
+            return;
+        }
+    }
+    panic!("without the rule: {without} of {LIMIT}");
 }
 
 fn nothing_closes_after_a_promotion() -> Rules {

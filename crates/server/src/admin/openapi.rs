@@ -390,11 +390,18 @@ pub(super) fn input_of(method: &Method, path: &str) -> Option<OperationInput> {
     })
 }
 
-/// The fields of a schema.
+/// The fields of a schema, or of each of its forms.
 pub(super) fn fields_of(schema: &str) -> Vec<String> {
-    let fields = &all_schemas()[schema]["properties"];
-    let fields = fields.as_object().into_iter().flatten();
-    fields.map(|(name, _)| name.clone()).collect()
+    let schema = &all_schemas()[schema];
+    let forms = schema["anyOf"].as_array().into_iter().flatten();
+    let forms = std::iter::once(schema).chain(forms);
+    let mut fields: Vec<String> = forms
+        .filter_map(|form| form["properties"].as_object())
+        .flat_map(|properties| properties.keys().cloned())
+        .collect();
+    fields.sort_unstable();
+    fields.dedup();
+    fields
 }
 
 /// `GET /openapi.json`.

@@ -161,7 +161,7 @@ async fn wrong_requests_take_nothing() {
         ("TG.ACQUIRE x COST 0", "COST is not a cost"),
         ("TG.ACQUIRE x COST -1", "COST is not a cost"),
         ("TG.ACQUIRE x COST 9007199254740993", "COST is not a cost"),
-        ("TG.ACQUIRE x COST apples=3", "COST is not a cost"),
+        ("TG.ACQUIRE x COST apples=3", "the unit `apples`"),
         ("TG.ACQUIRE x COST 1 COST 1", "COST stands twice"),
         ("TG.ACQUIRE x WAIT soon", "milliseconds"),
         ("TG.ACQUIRE x WAIT -1", "milliseconds"),
