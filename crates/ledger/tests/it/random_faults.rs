@@ -4,6 +4,8 @@
 //! `ROUNDS=100 cargo test -p tollgate-ledger --test it random_faults -- --nocapture` is a campaign; it prints
 //! what was done. `SEED=7` repeats a round that failed.
 
+#![expect(clippy::print_stdout, reason = "a campaign says what it did")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -308,6 +308,55 @@ async fn h6_a_failing_source_uses_its_retries_and_waits_for_its_next_time() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// H5: a source with `cron` is fetched at its times in UTC and at no other; times that are missed while the daemon is stopped are
+/// made up for once.
+#[tokio::test]
+async fn h5_a_source_with_cron_is_fetched_at_its_times() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let (clock, folder) = (clock(), folder("cron"));
+    let start = async |name: &str| {
+        daemon(
+            name,
+            (upstream.address, "100/1h"),
+            Clock::Manual(clock.clone()),
+            &folder,
+            "{cycle: 100ms, workers: 1}",
+        )
+        .await
+    };
+    let hours = |hours: u64| Span::from_secs(hours * 3_600);
+    let next = |daemon: &TestDaemon| runs(daemon).get("daily").and_then(|run| run.state.next);
+    let first = start("sched-cron").await;
+    let daily = Source {
+        cron: Some("0 13 * * *".to_owned()),
+        ..source("daily", None, None)
+    };
+    add(&first, &daily);
+    let mut events = first.daemon.registry().events().subscribe();
+    let scheduler = Scheduler::start(&first.daemon, SchedulerOptions::default());
+    wait_until(|| runs(&first).contains_key("daily")).await;
+    assert_eq!(next(&first), Some(NOON + hours(1)));
+    assert_eq!(upstream.count(), 0, "it is noon");
+    clock.pass(hours(1));
+    let fact = next_fact(&mut events).await;
+    assert!(matches!(fact, Event::SourceFetched { .. }), "{fact:?}");
+    assert_eq!(next(&first), Some(NOON + hours(25)));
+    scheduler.drain().await;
+    assert_eq!(upstream.count(), 1);
+    first.daemon.set_desk(Desk::in_memory().unwrap()); // gives its place up, as the end of the process does
+    // Stopped tomorrow and the day after at 13:00.
+    clock.pass(hours(49));
+    let second = start("sched-cron-again").await;
+    let mut events = second.daemon.registry().events().subscribe();
+    let scheduler = Scheduler::start(&second.daemon, SchedulerOptions::default());
+    let fact = next_fact(&mut events).await;
+    assert!(matches!(fact, Event::SourceFetched { .. }), "{fact:?}");
+    assert_eq!(next(&second), Some(NOON + hours(73)));
+    scheduler.drain().await;
+    assert_eq!(upstream.count(), 2, "once for both missed times");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// H5: a webhook gets the body of the response; a receiver that fails gets it again, and the provider is not called again.
 #[tokio::test]
 async fn h5_a_result_is_posted_to_a_webhook_until_it_is_taken() {

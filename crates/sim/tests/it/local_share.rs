@@ -63,7 +63,7 @@ impl LossWorld {
             },
             ..Latency::LAN
         };
-        let mut setup = Setup::new(self.store.seed, vec![self.spec.clone()], latency);
+        let mut setup = Setup::new(self.store.seed, vec![self.spec], latency);
         setup.clocks = drifting_clocks(self.nodes as usize);
         setup.give_up = Some(GIVE_UP);
         World::new(setup, Governed::new(plan.saturating(BACKLOG)))

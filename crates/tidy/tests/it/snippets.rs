@@ -106,6 +106,7 @@ const NOT_RUN: &[NotRun] = &[
     NotRun("ARCHITECTURE.md", "fn turn(cells", "a signature to read; the function itself is compiled"),
     NotRun("CONTRIBUTING.md", "make test", "this test is a part of it"),
     NotRun("docs/benchmarks.md", "cargo build --release --locked -p tollgate-cli", "minutes of release build and measurement: `make bench`"),
+    NotRun("docs/benchmarks.md", "cargo build --profile symbols --locked -p tollgate-cli", "the same"),
     NotRun("docs/benchmarks.md", "cargo run --release --manifest-path benches/decision", "the same"),
     NotRun("docs/benchmarks.md", "cargo run --release --locked -p tollgate-ledger", "the same"),
     NotRun("docs/benchmarks.md", "node benches/cache-tests/run.mjs", "the same"),

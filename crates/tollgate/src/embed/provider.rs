@@ -140,3 +140,108 @@ impl Provider {
 fn period_text(period: Duration) -> String {
     HumanSpan(Span::from(period)).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The provider of a file, checked with these variables.
+    fn of_file(text: &str, variables: &[(&str, &str)]) -> tollgate_config::Provider {
+        let lookup = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let machine = disk::environment();
+        let file = ProviderFile::read("x.yaml", text).expect("YAML");
+        let checked = file.check(&Environment {
+            env: &lookup,
+            ..machine
+        });
+        checked
+            .provider
+            .unwrap_or_else(|| panic!("{}", checked.problems))
+    }
+
+    /// Every setter writes the field that a file has.
+    #[test]
+    fn a_provider_in_code_is_the_provider_of_a_file() {
+        let x = || Provider::new("x");
+        let keyed = || x().api_key("canary"); // tidy:canary
+        // A variable that every machine has.
+        let path = std::env::var("PATH").expect("a variable");
+        let key = [("K", "canary"), ("PATH", path.as_str())]; // tidy:canary
+        for (in_code, in_file) in [
+            (x(), ""),
+            (x().preset("musicbrainz"), "preset: musicbrainz"),
+            (x().domain("a.example.org"), "domain: a.example.org"),
+            (
+                x().domain("a.example.org").domain("*.example.net"),
+                "domains: [a.example.org, '*.example.net']",
+            ),
+            (
+                x().upstream("http://127.0.0.1:9"),
+                "upstream: http://127.0.0.1:9",
+            ),
+            (x().limit(40, SECOND * 10), "limit: 40\nperiod: 10s"),
+            (
+                x().limit(1, SECOND * 90),
+                "limits: [{limit: 1, period: 1m30s}]",
+            ),
+            (
+                x().limit_with("40/10s").limit(9, SECOND),
+                "limits: [40/10s, {limit: 9, period: 1s}]",
+            ),
+            (
+                x().limit_with(json!({ "limit": 5, "period": "1d", "algorithm": "calendar" })),
+                "limits: [{limit: 5, period: 1d, algorithm: calendar}]",
+            ),
+            (x().concurrency(4), "concurrency: 4"),
+            (x().cache(SECOND * 60), "cache: {mode: ttl, ttl: 1m}"),
+            (x().queue_timeout(SECOND * 3), "queue: {timeout: 3s}"),
+            (x().set("dedup", "off"), "dedup: off"),
+            (
+                keyed().auth_header("x-key"),
+                "api_key: ${K}\nauth: {header: x-key}",
+            ),
+            (keyed().auth_bearer(), "api_key: ${K}\nauth: {bearer: true}"),
+            (
+                keyed().auth_query("key"),
+                "api_key: ${K}\nauth: {query: key}",
+            ),
+            (
+                keyed().api_key_from_env("PATH").auth_bearer(),
+                "api_keys: ['${K}', '${PATH}']\nauth: {bearer: true}",
+            ),
+        ] {
+            let built = in_code
+                .checked()
+                .unwrap_or_else(|problems| panic!("{in_file}: {problems}"));
+            assert_eq!(
+                built,
+                of_file(&format!("name: x\n{in_file}\n"), &key),
+                "{in_file}"
+            );
+            let is_plain = in_file.is_empty();
+            assert_eq!(
+                built == x().checked().expect("valid"),
+                is_plain,
+                "{in_file} has an effect"
+            );
+        }
+    }
+
+    /// A key is taken as it is written; a variable that is not set is named.
+    #[test]
+    fn keys_are_not_expanded_and_missing_variables_are_named() {
+        let literal = Provider::new("x").api_key("${PATH}").auth_bearer();
+        let keys = literal.checked().expect("valid").keys;
+        assert_eq!(keys[0].expose(), "${PATH}");
+        let missing = Provider::new("x")
+            .api_key_from_env("TOLLGATE_NOT_THERE")
+            .auth_bearer();
+        let problems = missing.checked().unwrap_err().to_string();
+        assert!(problems.contains("TOLLGATE_NOT_THERE"), "{problems}");
+    }
+}
