@@ -160,8 +160,7 @@ async fn a5_both_gateways_sleep_and_send_one_probe() {
             }
         })
         .await;
-        let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
-                    health: {scope: provider, count: attempt, failure_threshold: 3, sleep_first: 2s, sleep_min: 2s}";
+        let rest = "limits: [1000/1s]\nhealth: {scope: provider, count: attempt, failure_threshold: 3, sleep_first: 2s, sleep_min: 2s}";
         let [one, two] = server.gateways("sleep", &upstream, rest).await;
         until(&two, "/x/well", 200).await;
         let before = upstream.count();
