@@ -3,8 +3,8 @@
 //! Calls take their permits as soon as there are any. Before the last call of a group go: all waiting calls of a higher
 //! priority and those that arrive meanwhile, the caller's own calls, and of every other caller of the same priority as
 //! many as take turns with it. All of them need as long as the slowest of the limits that they share. Steady demand
-//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`). A caller of
-//! the same priority that has none waiting for a window that is used up calls no more, however much it called before.
+//! at three times a limit is estimated within 5 % (`crates/tollgate/tests/it/eta.rs`). A caller that has
+//! none waiting for a window that is used up calls no more, however much it called before, unless it is urgent and has a reserve.
 //!
 //! Promises: pure; saturates, never panics.
 //!
@@ -94,6 +94,7 @@ impl EtaQueue {
         // A new call would wait for a new window: a caller without one has ended its burst.
         let is_used_up = limit.refill == Refill::AtOnce && limit.remaining == 0;
         let is_over = |one: &EtaArrivals| is_used_up && !waiting.callers.contains(&one.caller);
+        let has_reserve = limit.reserve > 0;
         let limit = limit.for_priority(group.priority);
         let rate = limit.rate().millionths();
         let new = |one: &EtaArrivals| match limit.part {
@@ -101,8 +102,10 @@ impl EtaQueue {
             _ => one.rate.millionths().saturating_mul(cost),
         };
         let is_above = |priority: Priority| !self.is_fifo && priority > group.priority;
-        // Urgent ones are still expected: with a reserve they get their permits without a wait.
-        let urgent = self.arrivals.iter().filter(|one| is_above(one.priority));
+        // With a reserve urgent ones get their permits without a wait, so they are still expected.
+        let is_urgent =
+            |one: &EtaArrivals| is_above(one.priority) && (has_reserve || !is_over(one));
+        let urgent = self.arrivals.iter().filter(|one| is_urgent(one));
         let urgent = limit.taken_by_urgent(Rate::from_millionths(
             urgent.map(new).fold(0, u64::saturating_add),
         ));
