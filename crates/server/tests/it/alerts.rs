@@ -1,7 +1,5 @@
 //! Alerts: raised once, sent to webhooks with a signature, also across a restart.
 
-mod pauses;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -233,14 +231,8 @@ async fn s10_an_alert_of_a_provider_that_nobody_calls_is_not_resolved_by_a_resta
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let receiver = Upstream::start(|_, _| async { ok() }).await;
     let (clock, folder) = (clock(), folder("idle"));
-    let start = || {
-        daemon(
-            "alerts-idle",
-            &clock,
-            (&upstream, receiver.address),
-            &folder,
-        )
-    };
+    let place = (&upstream, receiver.address);
+    let start = || daemon("alerts-idle", &clock, place, &folder);
     {
         let daemon = start().await;
         let alerts = Alerts::start(&daemon.daemon, impatient()).await;
@@ -282,8 +274,7 @@ async fn s10_daemons_with_different_stores_leave_each_others_alerts_alone() {
     wait_until(|| rows(&folder, "outbox") == 1 && rows(&folder, "alerts") == 1).await;
     let receiver = Upstream::start(|_, _| async { ok() }).await;
     let place = (&upstream, receiver.address);
-    let store = "sqlite:/elsewhere";
-    let other = daemon_on(store, "alerts-two-b", &clock, place, &folder).await;
+    let other = daemon_on("sqlite:/elsewhere", "alerts-two-b", &clock, place, &folder).await;
     let others = Alerts::start(&other.daemon, impatient()).await;
     for path in ["/x/a", "/x/b"] {
         others.evaluate().await;
@@ -296,6 +287,39 @@ async fn s10_daemons_with_different_stores_leave_each_others_alerts_alone() {
     assert_eq!(statuses(&receiver), ["firing"], "its own");
     wait_until(|| rows(&folder, "outbox") == 1).await;
     assert_eq!(rows(&folder, "alerts"), 2);
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: a receiver that is away is asked after pauses that double, up to the longest one.
+#[tokio::test]
+async fn s10_the_pauses_between_two_attempts_double() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|_, _| async { reply(500, &[], "") }).await;
+    let (clock, folder) = (clock(), folder("doubled"));
+    let place = (&upstream, receiver.address);
+    let daemon = daemon("alerts-doubled", &clock, place, &folder).await;
+    let options = AlertOptions {
+        retry_base: Span::from_secs(1),
+        retry_max: Span::from_secs(5),
+        ..AlertOptions::default()
+    };
+    let alerts = Alerts::start(&daemon.daemon, options).await;
+    get(daemon.gateway, "/x/a").await;
+    alerts.evaluate().await;
+    let next_at = || -> (i64, i64) {
+        let desk = rusqlite::Connection::open(folder.join("desk.db")).unwrap();
+        let query = "SELECT attempts, next_at FROM outbox";
+        let row = desk.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?)));
+        row.unwrap_or_default() // not there yet
+    };
+    for (attempt, pause) in (1..).zip([1, 2, 4, 5, 5]) {
+        wait_until(|| next_at().0 == attempt).await;
+        let now = i64::try_from(daemon.daemon.registry().ledger().wall().0).unwrap();
+        assert_eq!(next_at().1 - now, pause * 1_000_000, "attempt {attempt}");
+        assert_eq!(i64::try_from(receiver.count()).unwrap(), attempt);
+        clock.pass(Span::from_secs(pause.unsigned_abs()));
+        alerts.evaluate().await;
+    }
     drop(std::fs::remove_dir_all(folder));
 }
 
