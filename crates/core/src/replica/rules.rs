@@ -1,8 +1,8 @@
 //! The rules of the protocol, each with a switch.
 //!
 //! Promises: the default has all of them. Tests turn one or two off and must see limits exceeded,
-//! quota wasted, owners starved or more conflicts. `compare_time` and `notice_steps` cover for each
-//! other and are only off together, `own_row` only with another rule.
+//! quota wasted, owners starved or more conflicts. `own_row` is only off
+//! together with another rule.
 //!
 //! Never: turned off by a program that serves calls.
 
