@@ -458,7 +458,8 @@ async fn s10_a_lost_store_is_an_alert_and_its_return_ends_it() {
     let ledger = Ledger::sqlite(state.path(), Clock::Manual(clock.clone())).unwrap();
     let place = (&upstream, receiver.address);
     let daemon = daemon_with(ledger, "memory:", "alerts-store", place, &folder).await;
-    let mut events = daemon.daemon.registry().events().subscribe();
+    // Not the facts of calls: the loops below make more of them than a subscriber may leave unread.
+    let mut events = daemon.daemon.registry().events().subscribe_rare();
     let alerts = Alerts::start(&daemon.daemon, impatient()).await;
     let until = async |status: u16| {
         within_timeout(async {
