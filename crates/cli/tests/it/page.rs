@@ -48,7 +48,7 @@ fn daemon(name: &str, port: &str, args: &[&str]) -> RunningDaemon {
     let file = format!(
         "name: x\nupstream: http://127.0.0.1:{port}\nlimits: [200/1s, 5000/1h]\ncooldown: {{base: 1s, max: 1s, jitter: 0}}\n\
          retry: {{retries: {{high: 9, normal: 9, low: 9}}, base: 100ms, max: 500ms}}\n\
-         health: {{sleep_first: 2s, sleep_min: 2s, sleep_max: 3s, n_cacheonly: 2, failure_threshold: 2, probe_success: 4, probe_rate: 2}}\n"
+         health: {{sleep_first: 2s, sleep_min: 2s, sleep_max: 3s, n_cacheonly: 2, failure_threshold: 2, probe_success: 4, probe_rate: 1}}\n"
     );
     let folder = Folder::new(name).file("x.yaml", &file);
     RunningDaemon::start(folder, args)

@@ -15,13 +15,13 @@ use tollgate_core::ask::{
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, EventReceiver, Ledger, ProviderLedger};
+use tollgate_ledger::{Clock, Event, EventReceiver, Ledger, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
 use crate::process_group::{RemoteOwner, WireMessage};
 
-/// So many expired grants in one take-all are not a slow disk any more.
-const EXPIRED_MAX: u32 = 20;
+/// Grants that are too old to be used for so long are not a slow disk any more.
+const EXPIRED_FOR_MAX: Span = Span::from_secs(120);
 
 /// A backend under test: one store, empty at the start.
 pub(crate) trait Backend {
@@ -108,6 +108,18 @@ pub(crate) fn term(cell: &str, rule: &Arc<Rule>) -> Term {
     }
 }
 
+/// Was this granted and given back, because it came too late to be used?
+pub(crate) fn is_expired(verdict: &Verdict) -> bool {
+    matches!(
+        verdict,
+        Verdict::Wait {
+            after: Span::ZERO,
+            on: WakeOn::Time,
+            ..
+        }
+    )
+}
+
 impl Owner {
     pub(crate) fn new(backend: &impl Backend, number: u32) -> Owner {
         backend.owner(number)
@@ -185,29 +197,28 @@ impl Owner {
         self.take_ask(ask).await
     }
 
+    /// Asks once. A grant that a slow disk or a busy machine made too old to be used is no rejection:
+    /// its permit was given back, so the same is asked again.
     pub(crate) async fn take_ask(&mut self, ask: Ask) -> Result<Permit, Verdict> {
-        match self.offer(vec![ask.clone()]).await.remove(0) {
-            Verdict::Go { marks } => Ok(Permit { ask, marks }),
-            other => Err(other),
+        let since = Clock::System.at();
+        loop {
+            let other = match self.offer(vec![ask.clone()]).await.remove(0) {
+                Verdict::Go { marks } => return Ok(Permit { ask, marks }),
+                other => other,
+            };
+            if !is_expired(&other) || Clock::System.at().since(since) > EXPIRED_FOR_MAX {
+                return Err(other);
+            }
         }
     }
 
-    /// Takes permits until one is rejected. A grant that a slow disk made too old to be used is no
-    /// rejection: its permit was given back.
+    /// Takes permits until one is rejected.
     pub(crate) async fn take_all(&mut self, cell: &str, rule: &Arc<Rule>) -> Vec<Permit> {
         let mut permits = Vec::new();
-        let mut expired = 0;
-        loop {
-            match self.take(smallvec![term(cell, rule)]).await {
-                Ok(permit) => permits.push(permit),
-                Err(Verdict::Wait {
-                    after: Span::ZERO,
-                    on: WakeOn::Time,
-                    ..
-                }) if expired < EXPIRED_MAX => expired += 1,
-                Err(_) => return permits,
-            }
+        while let Ok(permit) = self.take(smallvec![term(cell, rule)]).await {
+            permits.push(permit);
         }
+        permits
     }
 
     pub(crate) fn settle(&self, permit: &Permit, outcome: Outcome) {

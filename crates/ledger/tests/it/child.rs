@@ -228,7 +228,9 @@ fn child_process_entry() {
         }
         ["hold", folder, cell] => runtime.block_on(role::hold(folder, cell)),
         ["outage", folder] => runtime.block_on(role::outage(folder)),
-        ["clocks", folder] => runtime.block_on(role::clocks(folder)),
+        ["clocks", folder, zone] => {
+            runtime.block_on(role::clocks(folder, zone.parse().unwrap()));
+        }
         ["connect", url] => runtime.block_on(role::connect(url)),
         ["open", folder] => role::open(folder),
         ["conform", folder, name, index, processes] => {

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use tollgate_ledger::Clock;
 use tollgate_sim::test_host::TempFolder;
-use tollgate_sim::test_servers::libfaketime;
+use tollgate_sim::test_servers::faked_clock;
 
 use crate::child::Worker;
 use crate::processes::{BATCH_MAX, QUOTA, use_up};
@@ -172,15 +173,18 @@ fn a_killed_process_is_started_again_on_a_full_file_system() {
     assert_eq!(seen.last().map(String::as_str), Some("went on"));
 }
 
-/// A child whose wall clock is read from a file. Boot time is real, as on a real host.
-fn with_clock(file: &Path, folder: &TempFolder) -> Worker {
+/// A child whose wall clock is read from a file. Boot time is real, as on a real host. Its days end in a
+/// time zone that is so many hours ahead of UTC.
+fn with_clock(file: &Path, folder: &TempFolder, zone: i64) -> Worker {
     let mut command = Command::new("env");
-    command
-        .env("LD_PRELOAD", libfaketime())
-        .env("FAKETIME_TIMESTAMP_FILE", file)
-        .env("FAKETIME_NO_CACHE", "1")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Worker::start_under(command, "clocks", folder.path(), "")
+    command.envs(faked_clock(file));
+    Worker::start_under(command, "clocks", folder.path(), &zone.to_string())
+}
+
+/// How many hours a time zone is ahead of UTC in which it is noon now: no day ends during a test.
+fn noon_zone() -> i64 {
+    let hour = Clock::System.now().wall.0 / 3_600_000_000 % 24;
+    12 - hour.cast_signed()
 }
 
 /// The wall clock of the child, and how many permits of the day, the hour and the second it gets.
@@ -206,7 +210,8 @@ fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
         std::fs::rename(&next, &file).unwrap();
     };
     set("+0");
-    let mut running = with_clock(&file, &folder);
+    let zone = noon_zone();
+    let mut running = with_clock(&file, &folder, zone);
     let (start, first) = try_all(&mut running);
     assert_eq!(first, [5, 5, 3]);
     for (offset, days) in [("+1d", 1_i64), ("-1d", -1), ("+0", 0), ("+1d", 1)] {
@@ -218,7 +223,7 @@ fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
             "{moved} s is no {offset}"
         );
         assert_eq!((day, hour), (0, 0), "in the running process at {offset}");
-        let (_, [day, hour, _]) = try_all(&mut with_clock(&file, &folder));
+        let (_, [day, hour, _]) = try_all(&mut with_clock(&file, &folder, zone));
         assert_eq!((day, hour), (0, 0), "in a new process at {offset}");
         // The window of a second ends when a second is over.
         while try_all(&mut running).1[2] == 0 {}

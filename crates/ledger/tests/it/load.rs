@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tollgate_core::ask::{Ask, Evidence, Outcome, Verdict};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Clock, Ledger};
+use tollgate_ledger::{Clock, Ledger, ProviderLedger};
 use tollgate_sim::checker::{Arrival, ArrivalFilter, Checker, Priority};
 use tollgate_sim::rule::{CallId, Cost, Unit};
 
@@ -27,8 +27,9 @@ const LATE: Span = Span::from_millis(300);
 /// A permit must be used within this time: its slot is held for longer than that.
 const USE_WITHIN: Span = Span::from_millis(500);
 
-/// A fault that is not over by then is not survived.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A fault that is not over by then is not survived. Beside a compiler, a restart, a promotion and the
+/// windows that follow take some ten seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A limit that owners use as fast as they get permits: so many in each such window.
 #[derive(Clone, Copy)]
@@ -55,6 +56,7 @@ pub(crate) struct Load {
     log: Arc<Mutex<Checker>>,
     arrived: watch::Sender<u64>,
     tasks: tokio::task::JoinSet<()>,
+    owners: Vec<ProviderLedger>,
 }
 
 impl Load {
@@ -70,9 +72,11 @@ impl Load {
             log: Arc::new(Mutex::new(Checker::new())),
             arrived: watch::Sender::new(0),
             tasks: tokio::task::JoinSet::new(),
+            owners: Vec::new(),
         };
         for ledger in ledgers {
             let owner = Owner::numbered(ledger, ledger.owner().0);
+            load.owners.push(owner.ledger.clone());
             let (log, count) = (load.log.clone(), load.arrived.clone());
             load.tasks.spawn(take_permits(owner, limit, log, count));
         }
@@ -85,7 +89,14 @@ impl Load {
         let until = *arrived.borrow() + calls;
         let enough = arrived.wait_for(|arrived| *arrived >= until);
         let enough = tokio::time::timeout(PATIENCE, enough).await;
-        assert!(enough.is_ok(), "no more calls after the fault");
+        assert!(
+            enough.is_ok(),
+            "no more calls after the fault; lost: {:?}",
+            self.owners
+                .iter()
+                .map(ProviderLedger::loss_reason)
+                .collect::<Vec<_>>(),
+        );
     }
 
     /// How many calls have arrived.

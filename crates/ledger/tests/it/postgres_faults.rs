@@ -135,7 +135,7 @@ async fn a_connection_that_lost_replies_is_replaced() {
     proxy.clear();
     let before = far.at();
     load.more(2 * LIMIT).await;
-    assert!(far.at().since(before) < secs(30));
+    assert!(far.at().since(before) < secs(120));
     load.judge();
 }
 

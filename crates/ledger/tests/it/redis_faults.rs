@@ -317,7 +317,8 @@ async fn a_permit_of_a_long_limit_waits_for_the_replica() {
     drop(ask);
     let mut events = owner.ledger.events();
     while !is_granted(pin_offer(&mut owner, &long).await) {
-        events.next().await.unwrap();
+        // A grant that came too late to be used was given back: no event follows.
+        drop(tokio::time::timeout(Duration::from_millis(50), events.next()).await);
     }
 }
 
@@ -352,7 +353,7 @@ async fn a_connection_that_waits_for_replicas_and_lost_replies_is_replaced() {
     let before = far.at();
     while !is_granted(pin_offer(&mut owner, &long).await) {
         drop(tokio::time::timeout(Duration::from_millis(50), events.next()).await);
-        assert!(far.at().since(before) < secs(30));
+        assert!(far.at().since(before) < secs(120));
     }
 }
 
@@ -402,10 +403,8 @@ async fn a_replica_that_hangs_stops_only_providers_with_long_limits() {
     let (mut owner, mut asker) = (Owner::of(&ledger), Owner::of(&ledger));
     let (long, short) = (sliding(3_000, secs(3_600)), sliding(1_000, secs(1)));
     let other = ledger.provider("other");
-    let mut take_short = async || {
-        let ask = asker.ask(smallvec![term("y", &short)]);
-        is_granted(other.offer(vec![ask]).await)
-    };
+    asker.ledger = other.clone();
+    let mut take_short = async || asker.take(smallvec![term("y", &short)]).await.is_ok();
     owner.take(smallvec![term("x", &long)]).await.unwrap();
     assert!(take_short().await);
     signal(&replica, Signal::STOP);
@@ -423,7 +422,8 @@ async fn a_replica_that_hangs_stops_only_providers_with_long_limits() {
     }
     signal(&replica, Signal::CONT);
     while !is_granted(pin_offer(&mut owner, &long).await) {
-        events.next().await.unwrap();
+        // A grant that came too late to be used was given back: no event follows.
+        drop(tokio::time::timeout(Duration::from_millis(50), events.next()).await);
     }
     assert!(ledger.loss().is_none());
 }

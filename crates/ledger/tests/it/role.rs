@@ -80,12 +80,14 @@ pub(crate) async fn ahead(folder: &str) {
     let provider = owner.ledger.clone();
     let eleventh = tokio::spawn(async move { provider.offer(vec![ask]).await });
     // Of another provider, and decided after it.
-    let other = ledger.provider("other");
+    let mut other = Owner::of(&ledger);
+    other.ledger = ledger.provider("other");
     let second = Arc::new(Rule::sliding(1_000, secs(1)).unwrap());
     for _ in 0..3 {
-        let ask = owner.ask(smallvec![term("second", &second)]);
-        let granted = other.offer(vec![ask]).await.unwrap().verdicts;
-        assert!(matches!(granted[0].1, Verdict::Go { .. }));
+        other
+            .take(smallvec![term("second", &second)])
+            .await
+            .unwrap();
     }
     report("other", 0);
     report("waits", u64::from(!eleventh.is_finished()));
@@ -334,9 +336,10 @@ fn owner_now(owner: &Owner) -> Micros {
 }
 
 /// For each input line, reports how many permits it gets: of five a calendar day, of five an hour,
-/// and of three a second.
-pub(crate) async fn clocks(folder: &str) {
-    let calendar = Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC);
+/// and of three a second. Days end in a time zone that is so many hours ahead of UTC.
+pub(crate) async fn clocks(folder: &str, zone: i8) {
+    let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(zone));
+    let calendar = Calendar::new(CalendarPeriod::Day, zone);
     let rules = [
         ("day", Rule::calendar(5, calendar).unwrap()),
         ("hour", Rule::sliding(5, secs(3_600)).unwrap()),

