@@ -14,7 +14,8 @@ if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY this server is a replica')
 end
 local is_epoch = string.sub(string.match(info, 'master_replid:(%x+)'), 1, 16)
-local replicas = string.match(info, 'connected_slaves:(%d+)')
+-- Those that WAIT counts. connected_slaves also has replicas that are still synchronising.
+local _, replicas = string.gsub(info, 'slave%d+:[^\r\n]*state=online', '')
 local time = redis.call('TIME')
 -- Below 2^53: exact.
 local machine = tonumber(time[1]) * 1000000 + tonumber(time[2])
