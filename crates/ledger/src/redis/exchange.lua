@@ -29,6 +29,16 @@ if from ~= '' then
   agrees = agrees and tonumber(from) <= now and now <= tonumber(to)
 end
 
+-- A server that has evicted keys since may have evicted rows: this provider counts as wiped. Noted first: without
+-- memory nothing at all happens.
+local prefix = string.sub(channel, 1, -5)
+local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '0'
+local noted = redis.call('GET', prefix .. 'evicted') or '0'
+if evicted ~= noted then
+  redis.call('SET', prefix .. 'evicted', evicted)
+  if evicted ~= '0' then redis.call('DEL', prefix .. 'p') end
+end
+
 local named = {}
 for _ = 1, times() do
   local row, version = key(), arg()
