@@ -19,6 +19,8 @@ mod task;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod clock_file;
 #[cfg(any(feature = "redis", feature = "postgres"))]
+mod folder_writes;
+#[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod known_tags;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 pub(crate) mod link;

@@ -5,11 +5,12 @@
 //! `master_replid`, which changes with every promotion and restart.
 //!
 //! Promises: the duties of [`RowStore`]. Where a reply must not be lost with the server, it comes when
-//! all connected replicas have the rows (`WAIT`). A server that evicts keys is not used.
+//! all replicas that follow the server have the rows (`WAIT`). A server that evicts keys is not used.
 //!
 //! Never: decides. The scripts compare bytes, and know nothing of limits.
 
 mod link;
+mod replicas;
 mod wire;
 
 pub use link::{InvalidAddress, RedisAddress, RedisConnection, RedisLink, RedisSession};
@@ -38,20 +39,13 @@ use crate::store::{Liveness, StoreError};
 use crate::{Clock, Ledger};
 
 use link::advice;
-use wire::{channel, confirmation_key, invoke, read_push, read_reply};
+use wire::{channel, invoke, read_push, read_reply};
 
 /// Who is registered, and until when.
 const OWNERS: &str = "tg:owners";
 
 /// A registration that has lapsed for so long is deleted. Until then its number is not given again.
 const DELETE_LAPSED_MS: u64 = 3_600_000;
-
-/// How long to wait for replicas, in milliseconds: less than the deadline, so that the reason is
-/// known.
-const REPLICAS_WITHIN_MS: u64 = 250;
-
-/// How long the server keeps the mark that is written to ask replicas how far they are.
-const MARK_KEPT_MS: u64 = 60_000;
 
 /// A reply that says no comes at once. Without a pause it would be asked for at once again.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
@@ -217,53 +211,6 @@ impl RedisStore {
         };
         let read = read_reply(value, request);
         read.ok_or_else(|| passing("Redis: the script's reply cannot be read"))
-    }
-
-    /// The replicas have what this reply says. A write of this request confirms all before it. A read
-    /// does not, so another write goes before: replicas confirm what was written on the connection
-    /// only, and the unconfirmed one may have been on another.
-    async fn confirm(
-        &self,
-        link: &RedisLink,
-        connection: &mut RedisConnection,
-        tag: &str,
-        replicas: u32,
-        is_replaced: bool,
-    ) -> Result<(), StoreError> {
-        if !is_replaced {
-            let mut mark = redis::cmd("SET");
-            mark.arg(confirmation_key(tag))
-                .arg(1)
-                .arg("PX")
-                .arg(MARK_KEPT_MS);
-            if let Err(error) = mark.exec_async(connection.requests()).await {
-                return Err(self.failure(link, connection, &error).await);
-            }
-        }
-        self.wait_for_replicas(link, connection, replicas).await
-    }
-
-    /// Waits until all replicas have what was written on this connection.
-    async fn wait_for_replicas(
-        &self,
-        link: &RedisLink,
-        connection: &mut RedisConnection,
-        replicas: u32,
-    ) -> Result<(), StoreError> {
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(replicas).arg(REPLICAS_WITHIN_MS);
-        let confirmed: u32 = match wait.query_async(connection.requests()).await {
-            Ok(confirmed) => confirmed,
-            Err(error) => return Err(self.failure(link, connection, &error).await),
-        };
-        if confirmed >= replicas {
-            return Ok(());
-        }
-        Err(passing(format!(
-            "Redis at {}: {confirmed} of {replicas} replicas confirmed a write within \
-             {REPLICAS_WITHIN_MS} ms; check their connection",
-            link.address()
-        )))
     }
 }
 

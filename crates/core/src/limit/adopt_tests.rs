@@ -265,7 +265,7 @@ fn a_lost_cell_starts_with_one_call() {
     let first = ledger.try_one(&requests()).unwrap();
     ledger.arrive_with_reading(&first, false, states(30, 29));
     let mut cell = ledger.table.get(CellId::named(&["x"])).unwrap().clone();
-    cell.close_for_one_period(&requests(), ledger.now.at);
+    cell.close_for_one_period(&requests(), ledger.now.at, Span::ZERO);
     assert_eq!(cell.peek(&requests(), ledger.now).learned, None);
     assert_eq!(Cell::used_up(&requests(), ledger.now.at), Cell::default());
 }

@@ -155,10 +155,10 @@ fn a_loss_of_long_ago_does_not_refill_a_bucket() {
     let mut cell = Cell::used_up(&rule, now);
     let remaining = cell.remaining(&rule, now);
     assert_eq!(remaining, 0);
-    cell.close_for_one_period(&rule, lost_at);
+    cell.close_for_one_period(&rule, lost_at, Span::ZERO);
     assert_eq!(cell.remaining(&rule, now), 0);
     // A loss of now still empties it.
     let mut full = Cell::used_up(&rule, lost_at);
-    full.close_for_one_period(&rule, now);
+    full.close_for_one_period(&rule, now, Span::ZERO);
     assert_eq!(full.remaining(&rule, now), 0);
 }

@@ -13,8 +13,8 @@ use crate::limit::reported::OutsideUse;
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Span, TimeBounds};
 
-/// How long a concurrency limit stays closed when its cell is lost. It has no period; most
-/// responses end within this, and nothing better is known.
+/// How long a concurrency limit stays closed at least when its cell is lost. It has no period; most
+/// responses end within this, and where nobody says how long calls take, nothing better is known.
 const IN_FLIGHT_LOST: Span = Span::from_secs(60);
 
 impl Cell {
@@ -23,6 +23,13 @@ impl Cell {
     /// losing its count breaks no provider's limit.
     #[must_use]
     pub fn used_up(rule: &Rule, at: Micros) -> Cell {
+        Cell::used_up_by_calls(rule, at, Span::ZERO)
+    }
+
+    /// The same where it is known how long a call may take: calls that nobody counts any more may run
+    /// for so long from `at`, and a concurrency limit is closed until they have ended.
+    #[must_use]
+    pub fn used_up_by_calls(rule: &Rule, at: Micros, call_timeout: Span) -> Cell {
         let mut cell = Cell::default();
         // Where the limit is learned, the next call goes alone, and its response says what remains.
         if rule.is_of_one_process() || rule.is_learned() {
@@ -34,7 +41,7 @@ impl Cell {
                 cell.idle_from = at + rule.longest_hold();
                 return cell;
             }
-            Algorithm::InFlight => IN_FLIGHT_LOST,
+            Algorithm::InFlight => rule.stretched(call_timeout).max(IN_FLIGHT_LOST),
             Algorithm::Sliding { .. }
             | Algorithm::Fixed { .. }
             | Algorithm::Calendar(_)
@@ -97,12 +104,12 @@ impl Cell {
     }
 
     /// Calls may be missing from this cell: it keeps what it has and counts as used up for one
-    /// period from `at`.
-    pub fn close_for_one_period(&mut self, rule: &Rule, at: Micros) {
+    /// period from `at`, a concurrency limit until calls that take so long have ended.
+    pub fn close_for_one_period(&mut self, rule: &Rule, at: Micros, call_timeout: Span) {
         if rule.is_learned() {
             return self.unlearn();
         }
-        let lost = Cell::used_up(rule, at);
+        let lost = Cell::used_up_by_calls(rule, at, call_timeout);
         self.idle_from = self.idle_from.max(at + rule.longest_hold());
         match (&mut self.state, lost.state) {
             (CellState::Bucket(bucket), CellState::Bucket(drained)) => {
@@ -263,6 +270,20 @@ mod tests {
         };
         assert_eq!(remaining(&rule), 0, "others may be calling");
         assert_eq!(remaining(&rule.of_one_process()), 5);
+    }
+
+    /// A call of ten minutes was not counted after a minute.
+    #[test]
+    fn a_lost_concurrency_limit_is_closed_until_its_calls_have_ended() {
+        let rule = Rule::in_flight(5).unwrap();
+        let timeout = Span::from_secs(600);
+        let mut closed = Cell::default();
+        closed.close_for_one_period(&rule, Micros(7), timeout);
+        for cell in [Cell::used_up_by_calls(&rule, Micros(7), timeout), closed] {
+            let end = Micros(7) + rule.stretched(timeout);
+            assert_eq!(cell.peek(&rule, at(end - Span(1))).remaining, 0);
+            assert_eq!(cell.peek(&rule, at(end)).remaining, 5);
+        }
     }
 
     #[test]

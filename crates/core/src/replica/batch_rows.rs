@@ -107,21 +107,27 @@ impl BatchRow<CellRow> {
         rule: Option<&Rule>,
         loss: Loss,
         losses: u64,
+        call_timeout: Span,
     ) -> BatchRow<CellRow> {
         if let (Some(rule), Some(at)) = (rule, loss.at)
             && self.row.losses != losses
         {
-            self.row.cell.close_for_one_period(rule, at);
+            self.row.cell.close_for_one_period(rule, at, call_timeout);
             (self.row.losses, self.must_write) = (losses, true);
         }
         self
     }
 
     /// A cell that the store does not have.
-    pub(super) fn absent_cell(rule: Option<&Rule>, loss: Loss, losses: u64) -> BatchRow<CellRow> {
+    pub(super) fn absent_cell(
+        rule: Option<&Rule>,
+        loss: Loss,
+        losses: u64,
+        call_timeout: Span,
+    ) -> BatchRow<CellRow> {
         let matters = |rule: &&Rule| loss.is_all || rule.period() < LONG_PERIOD;
         let cell = match (rule.filter(matters), loss.at) {
-            (Some(rule), Some(at)) => Cell::used_up(rule, at),
+            (Some(rule), Some(at)) => Cell::used_up_by_calls(rule, at, call_timeout),
             (_, _) => Cell::default(),
         };
         BatchRow {

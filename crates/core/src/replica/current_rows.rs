@@ -27,16 +27,7 @@ impl DecisionContext<'_> {
         bounds: TimeBounds,
     ) -> (BatchRows, TimeBounds) {
         let rules = &self.settings.rules;
-        let reading = Reading {
-            now: bounds,
-            base_age: self.base_age,
-            clock: self.clock,
-            local: self.local,
-            epoch: self.epoch,
-            durable: self.settings.durable,
-            late_arrival: self.late_arrival,
-            rules,
-        };
+        let reading = self.reading(bounds);
         let mut lo = match rules.compare_time && rules.two_bounds {
             true => bounds.lo + self.shortest_round_trip.scale_up(7, 8),
             false => bounds.lo,
@@ -67,11 +58,13 @@ impl DecisionContext<'_> {
                 (RowKey::Provider | RowKey::Owner(..), _) => {}
                 (RowKey::Cell(cell), read) => {
                     let mut row = match read {
-                        Some((Row::Cell(row), must_write)) => {
-                            BatchRow::present_cell(row, expected, must_write)
-                                .after_losses(rule, loss, losses)
+                        Some((Row::Cell(row), must_write)) => BatchRow::present_cell(
+                            row, expected, must_write,
+                        )
+                        .after_losses(rule, loss, losses, self.call_timeout),
+                        Some(_) | None => {
+                            BatchRow::absent_cell(rule, loss, losses, self.call_timeout)
                         }
-                        Some(_) | None => BatchRow::absent_cell(rule, loss, losses),
                     };
                     if let Some(rule) = rule.filter(|_| rules.leave_shares) {
                         let lent = self.lent(&rows.members, rule, bounds);
@@ -98,6 +91,20 @@ impl DecisionContext<'_> {
         match rules.two_bounds {
             true => (rows, TimeBounds::new(lo, bounds.hi, bounds.wall)),
             false => (rows, TimeBounds::exact(lo, bounds.wall)),
+        }
+    }
+
+    fn reading(&self, now: TimeBounds) -> Reading<'_> {
+        Reading {
+            now,
+            base_age: self.base_age,
+            clock: self.clock,
+            local: self.local,
+            epoch: self.epoch,
+            durable: self.settings.durable,
+            late_arrival: self.late_arrival,
+            call_timeout: self.call_timeout,
+            rules: &self.settings.rules,
         }
     }
 

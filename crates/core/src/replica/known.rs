@@ -299,6 +299,7 @@ pub(super) struct Reading<'a> {
     /// An epoch change loses nothing.
     pub(super) durable: bool,
     pub(super) late_arrival: Span,
+    pub(super) call_timeout: Span,
     pub(super) rules: &'a Rules,
 }
 
@@ -360,7 +361,7 @@ impl KnownRow {
         if is_current || reading.durable || !reading.rules.close_after_promotion {
             return Some((row, is_moved));
         }
-        let closed = row.after_loss(rule, now.hi + reading.late_arrival);
+        let closed = row.after_loss(rule, now.hi + reading.late_arrival, reading.call_timeout);
         Some((closed, true))
     }
 
@@ -446,7 +447,7 @@ fn lost_row(id: RowKey, row: &Row, rule: Option<&Rule>, reading: &Reading<'_>) -
             presence: None,
         }),
         (RowKey::Cell(_), Some(rule)) => Row::Cell(CellRow {
-            cell: Cell::used_up(rule, at),
+            cell: Cell::used_up_by_calls(rule, at, reading.call_timeout + reading.late_arrival),
             meta,
             ..CellRow::default()
         }),

@@ -59,6 +59,7 @@ fn remaining(rows: &KnownRows, now: u64) -> Option<Span> {
         epoch: Epoch(1),
         durable: false,
         late_arrival: Span::ZERO,
+        call_timeout: Span::ZERO,
         rules: &rules,
     };
     let known = rows.get(ID).expect("a known row");

@@ -319,12 +319,13 @@ impl Row {
     }
 
     /// The row of another epoch: what was counted last may be lost, so a short limit is used up
-    /// for one window from `at`, when the last call that nobody counts has arrived.
-    pub(super) fn after_loss(mut self, rule: Option<&Rule>, at: Micros) -> Row {
+    /// for one window from `at`, when the last call that nobody counts has arrived, and concurrent
+    /// calls until those have ended.
+    pub(super) fn after_loss(mut self, rule: Option<&Rule>, at: Micros, call_timeout: Span) -> Row {
         if let (Row::Cell(row), Some(rule)) = (&mut self, rule)
             && rule.period() < LONG_PERIOD
         {
-            row.cell.close_for_one_period(rule, at);
+            row.cell.close_for_one_period(rule, at, call_timeout);
         }
         self
     }

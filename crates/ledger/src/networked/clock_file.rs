@@ -7,18 +7,21 @@
 //! Promises: a file that is missing, damaged, of another boot or of another version is no knowledge.
 //! A file that cannot be written is not: the next process begins anew, as the first one did.
 //!
-//! Never: names a user or a password, and never waits for the disk: after a crash nobody reads it.
+//! Never: names a user or a password, and never waits for the disk: after a crash nobody reads it. A folder that
+//! hangs delays one reply a little.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tollgate_core::ask::{CellId, OwnerId};
 use tollgate_core::replica::{ClockRecord, Epoch, READINGS_MAX, Stamp};
 use tollgate_core::row::Incarnation;
 use tollgate_core::time::Micros;
 
+use super::folder_writes::FolderWrites;
 use crate::clock::Clock;
 
 /// The folder in the state folder.
@@ -30,6 +33,11 @@ const VERSION: &str = "tollgate store clock 1";
 /// No file is longer: six short lines, and the readings of three numbers each.
 const FILE_MAX: u64 = 4_096 + 64 * READINGS_MAX as u64;
 
+/// How long a reply waits for its write, so that a process that ends with it has left the file: a
+/// page in memory, which takes far less than a millisecond. A folder that takes longer hangs, or
+/// is on a network; a tenth of a request's deadline (500 ms) is left for it, and the write goes on alone.
+const WAITED_FOR: Duration = Duration::from_millis(50);
+
 /// The files of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct ClockFiles {
@@ -37,6 +45,7 @@ pub(crate) struct ClockFiles {
     folder: Option<PathBuf>,
     store: String,
     boot: String,
+    writes: FolderWrites,
 }
 
 impl ClockFiles {
@@ -52,6 +61,7 @@ impl ClockFiles {
             folder: folder.map(|folder| folder.join(FOLDER)),
             store: store.to_owned(),
             boot: boot.unwrap_or_default(),
+            writes: FolderWrites::default(),
         }
     }
 
@@ -63,11 +73,15 @@ impl ClockFiles {
         read(text.strip_prefix(&self.head(tag))?)
     }
 
-    /// Leaves it for the next process. If that fails, the next process begins anew.
+    /// Leaves it for the next process. If that fails, or is being written, what was written last stays;
+    /// the next reading comes some seconds later.
     pub(crate) async fn store(&self, tag: &str, record: ClockRecord) {
-        let (files, tag) = (self.clone(), tag.to_owned());
-        let written = tokio::task::spawn_blocking(move || files.write(&tag, &record)).await;
-        drop(written);
+        if self.folder.is_none() {
+            return;
+        }
+        let (files, owned) = (self.clone(), tag.to_owned());
+        let writing = self.writes.run(tag, move || files.write(&owned, &record));
+        drop(tokio::time::timeout(WAITED_FOR, writing).await);
     }
 
     fn write(&self, tag: &str, record: &ClockRecord) -> io::Result<()> {
@@ -79,7 +93,7 @@ impl ClockFiles {
             let mut builder = DirBuilder::new();
             builder.recursive(true).mode(0o700).create(folder)?;
         }
-        let new = file.with_extension(format!("new-{}", std::process::id()));
+        let new = unfinished(&file);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let text = self.head(tag) + &written(record);
@@ -98,6 +112,11 @@ impl ClockFiles {
         let (store, boot) = (&self.store, &self.boot);
         format!("{VERSION}\nstore {store}\nprovider {tag}\nboot {boot}\n")
     }
+}
+
+/// Where this process writes what is then renamed to this file.
+fn unfinished(file: &Path) -> PathBuf {
+    file.with_extension(format!("new-{}", std::process::id()))
 }
 
 /// This boot and this process's time namespace: boot time is the same clock for all processes with both.
@@ -178,6 +197,36 @@ mod tests {
             changes: 3,
             readings: (0..READINGS_MAX as u64).map(reading).collect(),
         }
+    }
+
+    /// Each batch wrote again to a folder that hung, and waited for it until its deadline: no call was served.
+    #[tokio::test]
+    async fn a_folder_that_hangs_delays_a_reply_and_no_other() {
+        let folder = std::env::temp_dir().join(format!("clock-file-hang-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&folder));
+        let files = ClockFiles::of(Some(&folder), "redis://a:1/0", &Clock::System);
+        let file = files.file("p").unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let unfinished = unfinished(&file);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &unfinished, mode).unwrap();
+        let stored = async {
+            for _ in 0..3 {
+                files.store("p", record()).await;
+            }
+        };
+        let stored = tokio::time::timeout(Duration::from_secs(30), stored).await;
+        let hangs = !files.writes.is_idle();
+        // Somebody reads at last: the one write ends.
+        let text = std::thread::spawn(move || std::fs::read_to_string(unfinished).unwrap());
+        while !files.writes.is_idle() {
+            tokio::task::yield_now().await;
+        }
+        let text = text.join().unwrap();
+        assert!(stored.is_ok(), "a reply waits for the folder");
+        assert!(hangs, "the first write does not hang");
+        assert_eq!(text.matches("provider p\n").count(), 1, "{text}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[tokio::test]

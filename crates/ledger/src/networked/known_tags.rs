@@ -9,7 +9,7 @@
 //!
 //! Never: names a user or a password: stores are remembered by their redacted address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -22,6 +22,7 @@ use tollgate_core::replica::PastUse;
 use tollgate_core::row::Incarnation;
 use tollgate_core::time::{Micros, Span};
 
+use super::folder_writes::FolderWrites;
 use super::node_slot::NodeSlot;
 
 /// The file in the state folder: a line per store and provider, `STORE PROVIDER<tab>INCARNATION`. The
@@ -38,6 +39,7 @@ pub(crate) struct KnownTags {
     file: Option<PathBuf>,
     store: String,
     state: Mutex<KnownTagsState>,
+    writes: FolderWrites,
     /// Taken when it is first needed.
     slot: OnceLock<Option<NodeSlot>>,
 }
@@ -47,8 +49,6 @@ struct KnownTagsState {
     tags: BTreeMap<String, PastUse>,
     /// The file could not be written then.
     failed_at: Option<Micros>,
-    /// Being written now; whoever comes meanwhile does not wait. Bounded by the providers.
-    writing: BTreeSet<String>,
 }
 
 impl KnownTags {
@@ -72,6 +72,7 @@ impl KnownTags {
             file,
             store,
             state: Mutex::new(state),
+            writes: FolderWrites::default(),
             slot: OnceLock::new(),
         })
     }
@@ -105,22 +106,20 @@ impl KnownTags {
         let (known, owned) = (self.clone(), tag.to_owned());
         // Whoever waits may leave at its deadline: what was written counts all the same.
         let write = move || known.write_and_note(&owned, past_use, now);
-        tokio::task::spawn_blocking(write).await.ok().flatten()
+        self.writes.run(tag, write).await.flatten()
     }
 
-    /// Is it new, could it be written lately, and does nobody write it now?
+    /// Is it new, and could it be written lately?
     fn must_write(&self, tag: &str, past_use: PastUse, now: Micros) -> bool {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         let is_known = state.tags.get(tag) == Some(&past_use);
         let failed_at = state.failed_at;
-        let must = !is_known && failed_at.is_none_or(|at| now >= at + RETRY_AFTER);
-        must && state.writing.insert(tag.to_owned())
+        !is_known && failed_at.is_none_or(|at| now >= at + RETRY_AFTER)
     }
 
     fn write_and_note(&self, tag: &str, past_use: PastUse, now: Micros) -> Option<String> {
         let written = self.write(tag, past_use);
         let mut state = self.state.lock();
-        state.writing.remove(tag);
         match written {
             Ok(()) => {
                 state.tags.insert(tag.to_owned(), past_use);
@@ -216,7 +215,7 @@ mod tests {
             let known = known.clone();
             async move { known.remember("p", Some(ONE), Micros(0)).await }
         });
-        while known.state.lock().writing.is_empty() {
+        while known.writes.is_idle() {
             tokio::task::yield_now().await;
         }
         // Its caller leaves at its deadline; the next one does not wait.
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(known.remember("p", Some(ONE), Micros(1)).await, None);
         // Somebody reads at last: the one write ends.
         let text = std::thread::spawn(move || std::fs::read_to_string(file).unwrap());
-        while !known.state.lock().writing.is_empty() {
+        while !known.writes.is_idle() {
             tokio::task::yield_now().await;
         }
         assert_eq!(text.join().unwrap().matches(" p\t").count(), 1);

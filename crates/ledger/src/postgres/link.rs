@@ -352,6 +352,11 @@ async fn prepare(
     listens: bool,
 ) -> Result<(Statement, u64), String> {
     let failed = |error: Error| advice(&error);
+    // Each statement of the function must see what was committed before it got its lock: with an older
+    // snapshot, whoever waited for the lock ends with "could not serialize access". Before the
+    // migration, which waits for a lock too.
+    let isolation = "SET default_transaction_isolation = 'read committed'";
+    client.batch_execute(isolation).await.map_err(failed)?;
     migrate(client).await?;
     let millis = deadline.0.div_ceil(1_000);
     let listen = if listens { "LISTEN tollgate" } else { "" };

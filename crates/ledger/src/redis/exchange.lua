@@ -14,7 +14,8 @@ if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY this server is a replica')
 end
 local is_epoch = string.sub(string.match(info, 'master_replid:(%x+)'), 1, 16)
-local replicas = string.match(info, 'connected_slaves:(%d+)')
+-- Those that WAIT counts. connected_slaves also has replicas that are still synchronising.
+local _, replicas = string.gsub(info, 'slave%d+:[^\r\n]*state=online', '')
 local time = redis.call('TIME')
 -- Below 2^53: exact.
 local machine = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -26,6 +27,16 @@ local owner, epoch, from, to, channel, has_scope = arg(), arg(), arg(), arg(), a
 local agrees = epoch == '' or epoch == is_epoch
 if from ~= '' then
   agrees = agrees and tonumber(from) <= now and now <= tonumber(to)
+end
+
+-- A server that has evicted keys since may have evicted rows: this provider counts as wiped. Noted first: without
+-- memory nothing at all happens.
+local prefix = string.sub(channel, 1, -5)
+local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '0'
+local noted = redis.call('GET', prefix .. 'evicted') or '0'
+if evicted ~= noted then
+  redis.call('SET', prefix .. 'evicted', evicted)
+  if evicted ~= '0' then redis.call('DEL', prefix .. 'p') end
 end
 
 local named = {}

@@ -119,7 +119,7 @@ type ScriptReply = (
     Vec<Vec<Vec<u8>>>,
 );
 
-/// The reply to this request, and how many replicas are connected.
+/// The reply to this request, and how many replicas follow the server.
 pub(super) fn read_reply(value: Value, request: &Request) -> Option<(Reply, u32)> {
     let (stored_at, epoch, replicas, is_replaced, rows, notes): ScriptReply =
         from_redis_value(value).ok()?;

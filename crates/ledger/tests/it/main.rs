@@ -19,6 +19,8 @@ mod redis;
 mod load;
 mod redis_faults;
 mod redis_failovers;
+mod redis_replicas;
+mod redis_evictions;
 mod postgres_server;
 mod postgres_state;
 mod postgres;

@@ -14,6 +14,7 @@ use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::backend::{Owner, secs, sliding, term};
 use crate::child::Worker;
+use crate::postgres_faults::open;
 use crate::processes::limited_by_provider;
 use crate::redis_server::Redis;
 
@@ -134,7 +135,7 @@ async fn all_return(mut owners: Vec<Owner>) {
             one.await;
         }
     };
-    let all = tokio::time::timeout(Duration::from_secs(20), all).await;
+    let all = tokio::time::timeout(Duration::from_secs(60), all).await;
     assert!(all.is_ok(), "not all of them are back");
 }
 
@@ -149,5 +150,20 @@ async fn two_hundred_clients_come_back_without_a_rush() {
     redis.server.kill();
     count_those_who_try(redis.server.address(), 1).await;
     redis.server.restart();
+    all_return(owners).await;
+}
+
+/// The same, and each client has three connections: one that listens, and two for requests.
+#[tokio::test]
+async fn two_hundred_clients_of_postgres_come_back_without_a_rush() {
+    const EACH: usize = 3;
+    let mut server = PostgresServer::start(&[]);
+    let ledgers: Vec<Ledger> = (0..CLIENTS)
+        .map(|_| open(&server.url("postgres")))
+        .collect();
+    let owners = use_all(&ledgers).await;
+    server.kill();
+    count_those_who_try(server.address(), EACH).await;
+    server.restart();
     all_return(owners).await;
 }

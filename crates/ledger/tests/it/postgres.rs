@@ -58,6 +58,33 @@ async fn commits_are_synchronous_whatever_the_server_says() {
     assert_eq!(postgres.sql("SELECT DISTINCT setting FROM seen"), "on");
 }
 
+/// A server whose administrator prefers older snapshots made each node that had waited for another one an error:
+/// "could not serialize access due to concurrent update".
+#[tokio::test]
+async fn requests_see_what_was_committed_before_them_whatever_the_server_says() {
+    let postgres = Postgres::start();
+    let database = &postgres.database;
+    postgres.sql(&format!(
+        "ALTER DATABASE {database} SET default_transaction_isolation = 'repeatable read'; \
+         CREATE TABLE seen AS SELECT ''::text AS setting LIMIT 0"
+    ));
+    let mut owner = crate::backend::Owner::new(&postgres, 1);
+    let rule = crate::backend::sliding(1, crate::backend::secs(10));
+    owner.wait_settled().await;
+    let first = smallvec::smallvec![crate::backend::term("x", &rule)];
+    owner.take(first).await.unwrap();
+    // The isolation of the transaction that writes is seen by a trigger.
+    postgres.sql(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN INSERT INTO seen VALUES (current_setting('transaction_isolation')); RETURN NEW; END $$; \
+         CREATE TRIGGER note AFTER INSERT OR UPDATE ON tollgate_rows FOR EACH ROW EXECUTE FUNCTION note()",
+    );
+    let second = smallvec::smallvec![crate::backend::term("y", &rule)];
+    owner.take(second).await.unwrap();
+    let seen = postgres.sql("SELECT DISTINCT setting FROM seen");
+    assert_eq!(seen, "read committed");
+}
+
 /// The lease in the store was 5 s whatever `node_lease` said.
 #[tokio::test]
 async fn a_registration_lasts_as_long_as_configured() {

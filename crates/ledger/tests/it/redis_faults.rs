@@ -428,17 +428,17 @@ async fn a_replica_that_hangs_stops_only_providers_with_long_limits() {
     assert!(ledger.loss().is_none());
 }
 
-fn signal(server: &RedisServer, signal: Signal) {
+pub(crate) fn signal(server: &RedisServer, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-fn is_granted(offered: Result<OfferVerdicts, StoreLost>) -> bool {
+pub(crate) fn is_granted(offered: Result<OfferVerdicts, StoreLost>) -> bool {
     let verdicts = offered.map_or_else(|_| Vec::new(), |offered| offered.verdicts);
     matches!(verdicts.first(), Some((_, Verdict::Go { .. })))
 }
 
-fn pin_offer(
+pub(crate) fn pin_offer(
     owner: &mut Owner,
     rule: &std::sync::Arc<tollgate_core::limit::Rule>,
 ) -> std::pin::Pin<Box<tollgate_ledger::PendingOffer>> {

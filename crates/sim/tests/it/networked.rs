@@ -8,7 +8,7 @@ use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
 use tollgate_sim::clock::NodeClock;
 use tollgate_sim::governed::{Governed, GovernedPlan};
-use tollgate_sim::latency::Latency;
+use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::peer::{Pace, ReferenceA, ReferenceB, Saturating};
 use tollgate_sim::row_store::{Promotion, StorePlan, exact_clock};
 use tollgate_sim::store_table::{drifting_clocks, wait_p99};
@@ -246,4 +246,57 @@ fn a_node_that_has_all_the_demand_gets_all_of_the_quota_of_a_networked_store() {
         "{}",
         world.checker().accepted()
     );
+}
+
+/// A store that forgets which calls are running closed `concurrency` for a minute, however long calls take: with calls of five
+/// minutes as many again were sent beside them.
+#[test]
+fn a12_calls_at_a_time_hold_when_a_store_forgets_calls_that_take_long() {
+    let lost = |is_wiped, behind| Promotion {
+        at: Micros(0) + Span::from_secs(150),
+        behind,
+        ahead_us: 0,
+        is_wiped,
+    };
+    for seed in 0..8 {
+        calls_at_a_time_hold(seed, lost(true, Span::ZERO));
+        calls_at_a_time_hold(seed, lost(false, Span::from_secs(100)));
+    }
+}
+
+fn calls_at_a_time_hold(seed: u64, lost: Promotion) {
+    let give_up = Span::from_secs(400);
+    let mut store = StorePlan::new(seed, Span::from_millis(1));
+    store.promotions = vec![lost];
+    let rule = Rule::in_flight(8).expect("sane");
+    let mut plan = GovernedPlan::new(vec![rule]).on_network(store);
+    (plan.give_up, plan.late_arrival) = (give_up, SECOND);
+    // Calls that leave and others that come: whoever only waited would wait for a call to end.
+    plan.patience = SECOND;
+    let latency = Latency {
+        work: Delay::Uniform {
+            least: SECOND,
+            most: Span::from_secs(300),
+        },
+        ..Latency::LAN
+    };
+    let provider = vec!["in-flight 8".parse().expect("a rule")];
+    let mut setup = Setup::new(seed, provider, latency);
+    setup.give_up = Some(give_up);
+    setup.clocks = drifting_clocks(2);
+    let mut world = World::new(setup, Governed::new(plan));
+    for number in 0..1_500 {
+        let at = Micros(0) + SECOND.scale_up(number, 1);
+        let node = crate::order::node(usize::from(number % 2 == 0));
+        world.submit(at, node, crate::order::call(number));
+    }
+    let end = Micros(0) + Span::from_secs(2_000);
+    world.run_until(end).expect("time passes");
+    let checker = world.checker();
+    let limited = world.client().limited();
+    assert_eq!(limited, [], "seed {seed}, {lost:?}");
+    assert_eq!(checker.violations(), 0, "seed {seed}, {lost:?}");
+    // It goes on: about eight in 150 s, but while it is closed.
+    let accepted = checker.accepted();
+    assert!(accepted > 50, "seed {seed}, {lost:?}: {accepted}");
 }
