@@ -116,6 +116,9 @@ assert_eq!(response.status(), 200);
 //!
 //! Never: sends a call that was not counted.
 
+// docs.rs shows which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // Lowest first: a module uses only modules above it (a test in `crates/tidy` holds it).
 mod failpoint;
 mod timer;

@@ -30,6 +30,23 @@ use redirect::Redirects;
 const REDIRECTS: usize = 10;
 
 /// A reqwest client whose calls are governed. Clones share its connections.
+///
+/// ```
+/// use tollgate::{Provider, Tollgate, reqwest::Governed};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nobody = Provider::new("nobody").upstream("http://127.0.0.1:9").limit_with("40/10s");
+/// let tollgate = Tollgate::builder().provider(nobody)?.build().await?;
+/// let client = Governed::new(&tollgate, reqwest::Client::builder())?;
+/// let request = client.get("http://127.0.0.1:9/items").timeout(std::time::Duration::ZERO);
+/// match request.send().await {
+///     Ok(response) => println!("{}", response.status()),
+///     Err(error) => println!("{error}: {:?}, come back in {:?}", error.reason(), error.retry_in()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Governed {
     client: Client,

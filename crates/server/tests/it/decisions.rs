@@ -450,6 +450,37 @@ async fn every_denial_names_what_said_no_and_until_when() {
     assert!(text.contains("cools down for another 1 min 30 s"), "{text}");
 }
 
+/// A provider that sleeps and calls that may run at a time are named too.
+#[tokio::test]
+async fn a_denial_by_sleep_or_by_calls_at_a_time_names_it() {
+    let rest = "limits: [100/1h]\nconcurrency: 1\nhealth: {scope: provider, count: attempt, failure_threshold: 2}";
+    let (daemon, clock) = frozen("decide-asleep.yaml", rest).await;
+    let ask = json!({"provider": "x", "wait": false});
+    let mut open = permit(&acquire(&daemon, &ask).await);
+    let denied = acquire(&daemon, &ask).await.json();
+    assert_eq!(
+        (&denied["reason"], &denied["limit"]["name"]),
+        (&"concurrency".into(), &"concurrency".into()),
+        "{denied}"
+    );
+    for number in 1..=2 {
+        let report = json!({"permit": open, "status": 503});
+        assert_eq!(post(&daemon, "/v1/report", &report).await.status, 200);
+        clock.pass(Span::from_millis(10)); // until its slot is free
+        if number == 1 {
+            open = permit(&acquire(&daemon, &ask).await);
+        }
+    }
+    let denied = acquire(&daemon, &ask).await;
+    let body = denied.json();
+    assert_eq!((denied.status, &body["reason"]), (429, &"sleep".into()));
+    let text = body["message"].as_str().unwrap();
+    assert!(
+        text.contains("`x` sleeps after 2 failures for another 2 s"),
+        "{text}"
+    );
+}
+
 /// A call took what its holder says, not what lay between the grant and the report.
 #[tokio::test]
 async fn the_latency_of_a_report_is_what_the_call_took() {

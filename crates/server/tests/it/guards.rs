@@ -191,6 +191,18 @@ async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
             json!({"asks": vec![json!({"guard": "api"}); 9]}),
             "fewer guards",
         ),
+        (
+            json!({"guard": "ip", "identifier": "203.0.113.7", "cost": -1}),
+            "cost",
+        ),
+        (
+            json!({"guard": "ip", "identifier": "203.0.113.7", "cost": 9_007_199_254_740_993_u64}),
+            "cost",
+        ),
+        (
+            json!({"guard": "ip", "identifier": "203.0.113.7", "wait": "no"}),
+            "wait",
+        ),
     ] {
         let response = acquire(&daemon, &body).await;
         assert!(
@@ -199,6 +211,8 @@ async fn c2_c11_guards_are_acquired_together_or_not_at_all() {
         );
         assert!(response.body.contains(words), "{body}: {response:?}");
     }
+    let after = daemon.request("GET", path, "").await.json();
+    assert_eq!(after, status, "no mistake counted");
 }
 
 /// Denials at every endpoint are counted and shown: acquire, forward-auth, and in shadow.

@@ -20,6 +20,22 @@ use crate::pool::Roots;
 use crate::providers::{BuildError, Options, ProviderRegistry, Unknown};
 
 /// What Tollgate is made of.
+///
+/// ```
+/// use tollgate::{Provider, Tollgate};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let tollgate = Tollgate::builder()
+///     .provider(Provider::new("shop").limit_with("40/10s"))?
+///     .preset("musicbrainz")?
+///     .store("memory:") // `sqlite:state` is shared by all processes that open it
+///     .build()
+///     .await?;
+/// println!("{:?} calls remain", tollgate.capacity("shop").await?.remaining);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "`build` makes a Tollgate of it"]
 pub struct TollgateBuilder {

@@ -36,6 +36,18 @@ pub(super) fn checked_cost(unit: &str, amount: u64) -> Result<(&'static str, u64
 }
 
 /// A call to a URL or to a provider, and how it wants to be treated.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Call, Priority};
+///
+/// let click = Call::url("https://api.example.org/items/1")
+///     .priority(Priority::High)
+///     .caller("web")
+///     .timeout(Duration::from_secs(2));
+/// let batch = Call::provider("llm").cost("tokens", 1_200).priority(Priority::Low);
+/// # let _both = (click, batch);
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until it is passed to `Tollgate::acquire` or sent"]
 pub struct Call {

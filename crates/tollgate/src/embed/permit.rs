@@ -17,6 +17,20 @@ use crate::decide::{AcquiredPermit, Learned};
 use crate::path::Rates;
 
 /// The right to make one call. Send the call within 30 s, then report what came back.
+///
+/// ```
+/// use tollgate::{Provider, Tollgate};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let shop = Provider::new("shop").limit_with("2/1h");
+/// let tollgate = Tollgate::builder().provider(shop)?.build().await?;
+/// let permit = tollgate.acquire("shop").await?;
+/// let limited = http::Response::builder().status(429).header("retry-after", "5").body(())?;
+/// permit.report(&limited); // the next call waits for five seconds
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a permit that is dropped counts as sent; `release` gives it back"]
 pub struct CallPermit {

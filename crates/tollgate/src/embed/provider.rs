@@ -17,6 +17,19 @@ use tollgate_core::time::Span;
 const KEY_VARIABLE: &str = "TOLLGATE_KEY_IN_CODE_";
 
 /// A provider: name, address, limits, key, cache.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Provider, Tollgate};
+///
+/// let shop = Provider::new("shop")
+///     .domain("api.example.org")
+///     .limit(40, Duration::from_secs(10))
+///     .limit_with("1000/1d")
+///     .set("concurrency", "4");
+/// Tollgate::builder().provider(shop)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "pass it to `TollgateBuilder::provider`"]
 pub struct Provider {

@@ -33,6 +33,24 @@ type IsUnsent = Arc<dyn Fn(&(dyn StdError + 'static)) -> bool + Send + Sync>;
 ///
 /// The client is a service of `Request<RequestBody>`, cheap to clone; hyper-util's is one. Options
 /// of a call are a [`Call`](crate::Call) in the extensions of its request.
+///
+/// ```
+/// use http_body_util::Full;
+/// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+/// use tollgate::{Provider, RequestBody, Tollgate, tower::GovernLayer};
+/// use tower_layer::Layer;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let shop = Provider::new("shop").domain("api.example.org").limit_with("40/10s");
+/// let tollgate = Tollgate::builder().provider(shop)?.build().await?;
+/// let client = Client::builder(TokioExecutor::new()).build_http::<RequestBody>();
+/// let client = GovernLayer::new(&tollgate).layer(client); // a `Service`, as before
+/// # drop(client);
+/// # drop(Full::<bytes::Bytes>::default());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct GovernLayer {
     tollgate: Tollgate,

@@ -45,6 +45,17 @@ const IN_CODE: &str = "the guards of GuardLayer";
 type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
 /// Guards in front of a server. Clones share their counts.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tollgate::tower::GuardLayer;
+///
+/// let guards = GuardLayer::builder().global(100, Duration::from_secs(60), 20).build()?;
+/// let app: Router = Router::new().route("/items", get(async || "items")).layer(guards);
+/// # drop(app);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct GuardLayer {
     guards: Arc<Guards>,
