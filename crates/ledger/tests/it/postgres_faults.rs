@@ -306,6 +306,8 @@ async fn a_server_whose_disk_is_full_keeps_the_limit() {
     let fill = "CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)";
     assert!(server.try_sql("postgres", fill).is_err());
     wait_until_lost_or(&ledgers[0], 4 * LIMIT, &load).await;
+    // The space comes back when the file is closed too.
+    drop(file);
     std::fs::remove_file(&other).unwrap();
     server.restart();
     load.more(2 * LIMIT).await;
