@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,13 +26,16 @@ pub fn serve(kind: &str, port: u16) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        if kind == "grpc" {
+            return crate::floor_grpc::serve(port).await;
+        }
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             match kind {
                 "http" => tokio::spawn(http(stream)),
-                "grpc" => tokio::spawn(grpc(stream)),
+                "http2" => tokio::spawn(http2(stream)),
                 _ => tokio::spawn(resp(stream)),
             };
         }
@@ -65,14 +68,14 @@ async fn http(stream: TcpStream) {
         ))))
     };
     let connection =
-        http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(reply));
+        conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(reply));
     connection.await.ok();
 }
 
 /// `overall_code: OK` with one status, in a frame: the length of a grant.
 const GRANT: &[u8] = b"\0\0\0\0\x19\x08\x01\x12\x15\x08\x01\x12\x0b\x08\x80\xd0\xac\xf3\x0e\x10\x02\x1a\x01a\x18\xff\xcf\xac\xf3\x0e";
 
-async fn grpc(stream: TcpStream) {
+async fn http2(stream: TcpStream) {
     let reply = |request: Request<Incoming>| async {
         let _request = request.into_body().collect().await;
         let trailers = async {
@@ -86,7 +89,7 @@ async fn grpc(stream: TcpStream) {
         response.headers_mut().insert(CONTENT_TYPE, content);
         Ok::<_, Infallible>(response)
     };
-    let connection = http2::Builder::new(TokioExecutor::new())
+    let connection = conn::http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), service_fn(reply));
     connection.await.ok();
 }

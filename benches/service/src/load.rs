@@ -32,12 +32,7 @@ pub struct Resp {
 }
 
 impl Resp {
-    pub fn new(
-        server: &Server,
-        keys: u64,
-        pipeline: usize,
-        round: usize,
-    ) -> anyhow::Result<Resp> {
+    pub fn new(server: &Server, keys: u64, pipeline: usize, round: usize) -> anyhow::Result<Resp> {
         Ok(Resp {
             streams: connect(server.port)?,
             command: server.command.clone(),
@@ -337,6 +332,37 @@ impl Load for Permits {
                     .iter()
                     .flat_map(|permit| encode(&["TG.RELEASE", permit]));
                 stream.write_all(&released.collect::<Vec<u8>>())?;
+            }
+            for stream in &mut self.streams {
+                read_lines(stream, PIPELINE as u64)?;
+            }
+            made += (self.streams.len() * PIPELINE) as u64;
+        }
+        Ok(made)
+    }
+}
+
+/// `INCR` in pipelines: the least that a limiter on Redis writes per decision.
+pub struct Increments {
+    streams: Vec<TcpStream>,
+}
+
+impl Increments {
+    pub fn new(server: &Server) -> anyhow::Result<Increments> {
+        Ok(Increments {
+            streams: connect(server.port)?,
+        })
+    }
+}
+
+impl Load for Increments {
+    fn run(&mut self, decisions: u64) -> anyhow::Result<u64> {
+        const PIPELINE: usize = 64;
+        let ask = encode(&["INCR", "x"]).repeat(PIPELINE);
+        let mut made = 0;
+        while made < decisions {
+            for stream in &mut self.streams {
+                stream.write_all(&ask)?;
             }
             for stream in &mut self.streams {
                 read_lines(stream, PIPELINE as u64)?;

@@ -11,7 +11,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks")]
 
+mod disk;
 mod floor;
+mod floor_grpc;
 mod load;
 mod peers;
 mod process;
@@ -166,7 +168,11 @@ fn http(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
 /// Envoy's rate limit service: one descriptor, one guard. The keys of each row are there before.
 fn grpc(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     let effort = args.effort;
-    let servers = [Server::floor("grpc")?, tollgate(args, "memory:")?];
+    let servers = [
+        Server::floor("grpc")?,
+        tollgate(args, "memory:")?,
+        Server::floor("http2")?,
+    ];
     for keys in [1, 1_000, effort.keys_max] {
         load::fill_guard(&servers[1], keys)?;
         let mut figures = vec![Vec::new(); servers.len()];
@@ -181,20 +187,27 @@ fn grpc(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Permits that are on the disk before the reply: pipelines of many callers share a transaction.
+/// Permits that are on the disk before the reply: pipelines of many callers share a transaction. Beside it
+/// a Redis that syncs each batch of commands, and what the disk itself can do.
 fn durable(args: &Args, tables: &mut Tables) -> anyhow::Result<()> {
-    let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let store = format!("sqlite:{}", folder.display());
-    let server = tollgate(args, &store)?;
-    let mut figures = Vec::new();
+    let folder = disk::Folder::new()?;
+    let server = tollgate(args, &format!("sqlite:{}", folder.join("state").display()))?;
+    let redis = args.with_peers.then(|| peers::syncing_redis(&folder));
+    let redis = redis.transpose().unwrap_or_else(|error| {
+        eprintln!("Redis that syncs is left out: {error:#}");
+        None
+    });
+    let (mut figures, mut redis_figures, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.effort.rounds {
+        syncs.push(disk::syncs_per_second(&folder, args.effort.each)?);
         let mut load = load::Permits::new(&server)?;
         figures.push(measure(&server, &mut load, args.effort.each)?);
+        if let Some(redis) = &redis {
+            let mut load = load::Increments::new(redis)?;
+            redis_figures.push(measure(redis, &mut load, args.effort.each)?);
+        }
     }
-    drop(server);
-    std::fs::remove_dir_all(&folder)?;
-    tables.durable(&figures);
+    tables.durable(&figures, &redis_figures, &syncs);
     Ok(())
 }
 

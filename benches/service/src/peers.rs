@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
+use crate::disk::Folder;
 use crate::load::{HttpRequest, encode};
 use crate::process::{Server, free_port};
 
@@ -94,6 +95,18 @@ fn redis(name: &'static str, module: Option<&Path>) -> anyhow::Result<Server> {
         words.extend(["--loadmodule".to_owned(), module.display().to_string()]);
     }
     Server::start(name, Path::new("redis-server"), &words, port)
+}
+
+/// One that syncs its log before it replies, in this folder.
+pub fn syncing_redis(folder: &Folder) -> anyhow::Result<Server> {
+    let folder = folder.join("redis");
+    std::fs::create_dir_all(&folder)?;
+    let port = free_port()?;
+    let words = format!("--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always");
+    let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    words.extend(["--save".to_owned(), String::new()]);
+    words.extend(["--dir".to_owned(), folder.display().to_string()]);
+    Server::start("Redis", Path::new("redis-server"), &words, port)
 }
 
 fn script() -> anyhow::Result<Server> {

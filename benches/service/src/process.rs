@@ -75,7 +75,8 @@ impl Server {
         let port = free_port()?;
         let words = ["--floor".to_owned(), kind.to_owned(), port.to_string()];
         let name = match kind {
-            "grpc" => "floor (bare HTTP/2)",
+            "grpc" => "floor (tonic)",
+            "http2" => "bare HTTP/2, no gRPC library",
             _ => "floor",
         };
         Server::start(name, &std::env::current_exe()?, &words, port)

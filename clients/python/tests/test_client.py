@@ -352,6 +352,24 @@ def test_members_of_another_type_are_left_out():
     assert error.value.retry_in is None and error.value.limit is None
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, RateLimitExceeded), (503, tollgate.TollgateUnavailable), (404, NotFound), (403, NotAllowed)],
+)
+def test_every_error_has_limit_reason_and_time(status, kind):
+    from tollgate import _replies as replies
+    from tollgate._wire import Reply
+
+    address = tollgate.Client("127.0.0.1:1").address
+    code = {404: b"UnknownProvider"}.get(status, b"StoreLost")
+    body = b'{"granted": false, "error": "%s", "reason": "store_lost", "limit": {"name": "5/1s"}}' % code
+    with pytest.raises(kind) as error:
+        replies.checked(Reply(status, {}, body, True), address)
+    wrong = pickle.loads(pickle.dumps(error.value))
+    assert (wrong.reason, str(wrong.limit), wrong.retry_in) == ("store_lost", "5/1s", None)
+    assert BadRequest("x").limit is None and BadRequest("x").reason is None
+
+
 @pytest.mark.parametrize("token", [5, b"secret", "a\nb"])
 def test_wrong_tokens_are_told(token):
     with pytest.raises(BadRequest) as wrong:

@@ -74,8 +74,12 @@ pub mod rank {
     pub const RECOVERING: u8 = 81;
     /// Scopes to close when the store is back (`ledger::front`).
     pub const RECOVERY: u8 = 82;
+    /// Why the store was lost (`ledger::shared`).
+    pub const LOSS_REASON: u8 = 83;
     /// Cells that others have inherited from.
     pub const FORWARDINGS: u8 = 84;
+    /// The providers for which it was lost.
+    pub const LOST_TAGS: u8 = 85;
     /// Signals that this process waits for (`ledger::hub`).
     pub const AWAITED: u8 = 86;
     /// The providers of a ledger.
@@ -121,7 +125,9 @@ pub mod rank {
             STORE_LOSS => "STORE_LOSS",
             RECOVERING => "RECOVERING",
             RECOVERY => "RECOVERY",
+            LOSS_REASON => "LOSS_REASON",
             FORWARDINGS => "FORWARDINGS",
+            LOST_TAGS => "LOST_TAGS",
             AWAITED => "AWAITED",
             TAGS => "TAGS",
             SQLITE => "SQLITE",

@@ -79,13 +79,13 @@ pub(crate) struct Shared {
     /// Rows of a store far away that could not be believed.
     damaged_rows: AtomicU64,
     /// Held while `lost_at` and `is_final` change: two threads find out about the store.
-    loss_reason: Mutex<Option<String>>,
+    loss_reason: RankedMutex<{ rank::LOSS_REASON }, Option<String>>,
     /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
     lost_at: AtomicU64,
     /// It does not come back by itself.
     is_final: AtomicBool,
     /// While it is lost: since when for each provider, if not for all. Held after the reason.
-    lost_tags: Mutex<Option<BTreeMap<TagId, Micros>>>,
+    lost_tags: RankedMutex<{ rank::LOST_TAGS }, Option<BTreeMap<TagId, Micros>>>,
     /// When a lost store was tried again last, if nobody but those who ask does so. Held meanwhile.
     pub(crate) recovery_tried_at: RankedMutex<{ rank::RECOVERING }, Option<Micros>>,
     closes_on_recovery: RankedMutex<{ rank::RECOVERY }, BTreeMap<ScopeId, RecoveryClose>>,
@@ -106,10 +106,10 @@ impl Shared {
             last_seen: LastSeenScopes::default(),
             peeks_sent: AtomicU64::new(0),
             damaged_rows: AtomicU64::new(0),
-            loss_reason: Mutex::default(),
+            loss_reason: RankedMutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
-            lost_tags: Mutex::default(),
+            lost_tags: RankedMutex::default(),
             recovery_tried_at: RankedMutex::default(),
             closes_on_recovery: RankedMutex::default(),
             shares: Mutex::default(),

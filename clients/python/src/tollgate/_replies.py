@@ -156,6 +156,7 @@ def checked(reply: Reply, address: Address) -> Dict[str, Any]:
     if 200 <= reply.status < 300:
         return body
     error = _error(reply.status, body, address)
+    error.limit, error.reason = _limit(body.get("limit")), _name(body, "reason")
     if isinstance(error, RateLimitExceeded):
         error.task = _task(body)
         error.rate_headers = _rate_headers(reply)
@@ -179,8 +180,6 @@ def _error(status: int, body: Dict[str, Any], address: Address) -> TollgateError
             message,
             hint=hint,
             code=code,
-            limit=_limit(body.get("limit")),
-            reason=_name(body, "reason"),
             retry_in=_number(body, "retry_in"),
             remaining=_count(body, "remaining"),
             waited=_number(body, "waited") or 0.0,

@@ -38,7 +38,16 @@ class Limit:
 
 
 class TollgateError(Exception):
-    """Base of all errors. ``code`` is the word of the server (``UnknownProvider``), if it sent one."""
+    """Base of all errors. ``code`` is the word of the server (``UnknownProvider``), if it sent one.
+
+    Every error has ``limit``, ``reason`` and ``retry_in``; they are ``None`` where nobody knows them."""
+
+    #: what said no; ``None`` if it was a state (``reason``), not a limit
+    limit: Optional[Limit] = None
+    #: ``limit``, ``cooldown``, ``sleep``, ``concurrency``, ``store_lost``, … (docs/http.md)
+    reason: Optional[str] = None
+    #: seconds until it may be granted; ``None`` if no time is known
+    retry_in: Optional[float] = None
 
     def __init__(self, message: str, *, hint: Optional[str] = None, code: Optional[str] = None):
         self.message = message
@@ -77,11 +86,8 @@ class RateLimitExceeded(TollgateError):
         guard: Optional[str] = None,
     ):
         super().__init__(message, hint=hint, code=code)
-        #: what said no; ``None`` if it was a state (``reason``), not a limit
         self.limit = limit
-        #: ``limit``, ``cooldown``, ``sleep``, ``concurrency``, … (docs/http.md)
         self.reason = reason
-        #: seconds until it may be granted; ``None`` if no time is known
         self.retry_in = retry_in
         self.remaining = remaining
         self.waited = waited

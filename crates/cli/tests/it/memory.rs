@@ -1,7 +1,7 @@
 //! Memory after a burst of bodies: the process returns it to the system.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -69,4 +69,96 @@ fn memory_is_returned_after_a_burst_of_bodies() {
     drop(uploads);
     let after = memory_when(&daemon, |kib| kib <= before + SLACK_KIB);
     assert!(after <= before + SLACK_KIB, "{before} {during} {after}");
+}
+
+/// Responses at a time, the size of each, and the memory that all bodies may take together.
+const RESPONSES: usize = 100;
+const RESPONSE: usize = 8_000_000;
+const BODY_MEMORY_KIB: u64 = 64 * 1024;
+
+/// What a connection may hold beside its body, as `body_memory.rs` says: 64 KiB to read and 64 KiB to
+/// write on each side.
+const BUFFERS_KIB: u64 = 4 * 64;
+
+/// Responds to every request with the path's number, [`RESPONSE`] times.
+#[expect(clippy::disallowed_methods, reason = "a server in threads")]
+fn large_responses() -> std::net::SocketAddr {
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in upstream.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || respond(BufReader::new(stream)));
+        }
+    });
+    address
+}
+
+fn respond(mut stream: BufReader<TcpStream>) -> std::io::Result<()> {
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line)?;
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let Ok(number) = path.trim_start_matches('/').parse::<u8>() else {
+            return Ok(());
+        };
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line)?;
+        }
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {RESPONSE}\r\nCache-Control: max-age=60\r\n\r\n"
+        );
+        stream.get_mut().write_all(head.as_bytes())?;
+        let part = vec![number; 100_000];
+        for _ in 0..RESPONSE / part.len() {
+            stream.get_mut().write_all(&part)?;
+        }
+    }
+}
+
+/// A hundred responses of 8 MB whose callers do not read took 1.4 GB, and 350 MB of it stayed. All
+/// bodies together take what `body_memory` allows; each arrives whole; then the memory is free again.
+#[test]
+fn bodies_of_responses_take_what_they_may_together() {
+    let file = format!(
+        "name: x\nupstream: http://{}\nconnections: {RESPONSES}\ncache: {{mode: rfc9111}}\n\
+         timeout: {{idle: 600s}}\n",
+        large_responses()
+    );
+    let folder = Folder::new("b9-responses").file("x.yaml", &file);
+    let folder = folder.file("tollgate.yaml", "body_memory: 64MiB\ncache_size: 16MiB\n");
+    let daemon = RunningDaemon::start(folder, &[]);
+    let before = memory_kib(&daemon);
+    let callers: Vec<TcpStream> = (0..RESPONSES)
+        .map(|number| {
+            let mut stream = TcpStream::connect(&daemon.gateway).unwrap();
+            write!(
+                stream,
+                "GET /x/{number} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n"
+            )
+            .unwrap();
+            stream
+        })
+        .collect();
+    let most = before + BODY_MEMORY_KIB + RESPONSES as u64 * BUFFERS_KIB + SLACK_KIB;
+    let mut peak = memory_when(&daemon, |kib| kib > before + BODY_MEMORY_KIB / 2);
+    assert!(
+        peak > before + BODY_MEMORY_KIB / 2,
+        "{before} {peak}: nothing was read ahead"
+    );
+    for (number, mut stream) in callers.into_iter().enumerate() {
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        let body = &response[response.len() - RESPONSE..];
+        assert!(
+            body.iter().all(|byte| usize::from(*byte) == number),
+            "{number}"
+        );
+        peak = peak.max(memory_kib(&daemon));
+    }
+    assert!(peak <= most, "{before} {peak}, at most {most}");
+    // What the cache may keep stays.
+    let stays = before + SLACK_KIB + 16 * 1024;
+    let after = memory_when(&daemon, |kib| kib <= stays);
+    assert!(after <= stays, "{before} {peak} {after}");
 }

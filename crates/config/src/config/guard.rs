@@ -139,6 +139,9 @@ fn check_prefixes(guards: &[Guard], at: &At<'_>, problems: &mut Problems) {
 /// Metrics have the label `type` for providers and guards: `provider` is the word for all providers.
 const RESERVED: &str = "provider";
 
+/// The guard of all queues that have no guard of their own.
+const TASKS: &str = "task";
+
 fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
     if name == RESERVED {
         problems.push(at.error(
@@ -182,6 +185,15 @@ fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
         Some(at) => by(&at, problems),
         None => Some(GuardKey::Ip),
     };
+    if let (Some(at), Some(by)) = (fields.get("max_pending"), &by)
+        && *by != GuardKey::Name
+        && name != TASKS
+    {
+        problems.push(at.error(
+            "limits nothing: tasks wait in queues, and the guard of a queue counts by its name",
+            "write `by: name` too, and give the guard the name of the queue",
+        ));
+    }
     let (limit, period) = (limit?, period?);
     Some(Guard {
         name: name.to_owned(),

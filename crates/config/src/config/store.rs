@@ -25,8 +25,10 @@ pub enum Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The kind of store exists, and is not supported so far.
-    #[error("is not supported yet; use `sqlite:DIR` or `memory:`")]
+    /// The kind of store exists, and is not supported yet.
+    #[error(
+        "is not supported yet; use `redis://HOST` (one server), `postgres://HOST/DATABASE`, `sqlite:DIR` or `memory:`"
+    )]
     NotSupported,
     /// No store at all.
     #[error(

@@ -31,7 +31,7 @@ table! {
         body_memory: Shape::Size, "memory for all bodies in flight; beyond it, request bodies are written to files, shared responses are read only as fast as their slowest reader, and no response is cached" = "256MiB";
         providers: Shape::Either(&[Shape::List(&Shape::Text), Shape::Map(&Shape::Block(PROVIDER))]), "a folder, a list of files, or the providers themselves; paths are relative to this file";
         presets: Presets::SHAPE, "`auto` = a known domain gets its preset without a file" = "auto";
-        intercept: Intercept::SHAPE, "`configured` = CONNECT calls to configured domains are decrypted with a certificate of the local CA" = "configured";
+        intercept: Intercept::SHAPE, "no effect yet: what happens to CONNECT" = "configured";
         callers: Shape::Map(&Shape::Block(CALLER)), "callers by name, with their priority and share";
         env_prefix: Shape::Text, "prefix of the variables that set thresholds" = "TOLLGATE_";
         unknown_domain: UnknownDomain::SHAPE, "what happens to calls to hosts without a provider" = "allow on loopback, refuse elsewhere";

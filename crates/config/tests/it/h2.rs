@@ -136,7 +136,7 @@ fn problems_of_all_files_are_reported_at_once() {
     for line in [
         "tollgate.yaml:1:1: `lisen` is not a field; did you mean `listen`?",
         "tollgate.yaml:2:12: there is no folder of this name; give a folder with provider files",
-        "tollgate.yaml:3:8: store: is not supported yet; use `sqlite:DIR` or `memory:`",
+        "tollgate.yaml:3:8: store: is not supported yet; use `redis://HOST` (one server), `postgres://HOST/DATABASE`, `sqlite:DIR` or `memory:`",
         "a.yaml:1:8: limit: is not a whole number",
         "b.yaml:1:1: `limt` is not a field; did you mean `limit`?",
         "c.yaml: the file has no fields; write `domain:`",

@@ -497,6 +497,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "tollgate.yaml:1:13: must be the name of a file",
     ),
     ("presets: maybe", "presets: is none of `auto`, `off`"),
+    // C6: it was accepted, and limited nothing.
+    (
+        "guards: { mail: { limit: 5, period: 1m, by: ip, max_pending: 5 } }",
+        "guards.mail.max_pending: limits nothing: tasks wait in queues, and the guard of a queue counts by its name; write `by: name` too",
+    ),
 ];
 
 #[test]

@@ -474,7 +474,7 @@ fn desk_schemas() -> Value {
         "CanSubmit": object(&["can_submit", "reason", "retry_in"], json!({
             "can_submit": { "type": "boolean" },
             "reason": { "type": ["string", "null"] },
-            "retry_in": { "type": ["number", "null"] },
+            "retry_in": { "type": ["number", "null"] }, "guard": { "type": "string" }, "limit": { "type": "string" }, "message": { "type": "string" },
         })),
     })
 }

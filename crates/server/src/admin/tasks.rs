@@ -1,8 +1,9 @@
 //! Tasks on the admin address (C5, C6).
 //!
-//! Promises: a task may be submitted if its queue has room and the guard `task` has a token; nothing
-//! waits. Where guards do not reject (`limiting: off`, `shadow`), queues do not either. Without a
-//! guard `task` there is no limit.
+//! Promises: a task may be submitted if its queue has room and the guard of the queue has a token; nothing
+//! waits. A queue's guard is the guard `by: name` with the name of the queue, otherwise the guard `task`.
+//! A denial names the guard and the limit. Where guards do not reject (`limiting: off`, `shadow`), queues
+//! do not either. Without a guard there is no limit.
 //!
 //! Never: runs a task.
 
@@ -12,18 +13,17 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tollgate::event::Event;
-use tollgate_config::config::{Guard, Limiting};
-use tollgate_core::time::Span;
+use tollgate_config::config::{Guard, GuardKey, Limiting};
 
 use super::desk::on_desk;
 use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
 use crate::daemon::Daemon;
-use crate::decision_api::{RequestFields, seconds_up, wrong};
+use crate::decision_api::{RequestFields, guard_denial, seconds_up, wrong};
 use crate::decisions::GuardRequest;
 use crate::desk::{Desk, QueueCounts, TaskEvent};
 
-/// The guard whose tokens tasks take.
+/// The guard whose tokens tasks take, if their queue has no guard of its own.
 const TASK_GUARD: &str = "task";
 
 /// An operation: no queue can have this name.
@@ -32,10 +32,10 @@ const CAN_SUBMIT: &str = "can-submit";
 /// `GET /v1/tasks`.
 pub(super) async fn list(State(api): State<ApiState>) -> Result<Response, ApiError> {
     let queues = on_desk(&api, |desk, _| desk.queues()).await?;
-    let max_pending = task_guard(&api.daemon).and_then(|guard| guard.task.max_pending);
     let shown = queues.iter().map(|(name, counts)| {
+        let guard = guard_of(&api.daemon, name);
         let mut shown = counts_json(counts);
-        shown["max_pending"] = json!(max_pending);
+        shown["max_pending"] = json!(guard.and_then(|guard| guard.task.max_pending));
         (name.clone(), shown)
     });
     let shown: Map<String, Value> = shown.collect();
@@ -59,7 +59,7 @@ pub(super) async fn on_event(
     let id = id.ok_or_else(|| wrong("id", "the id of the task"))?;
     let queue = queue_name(queue)?;
     let work = move |desk: &Desk, daemon: &Daemon| {
-        let rules = task_guard(daemon).map(|guard| guard.task);
+        let rules = guard_of(daemon, &queue).map(|guard| guard.task);
         let now = daemon.registry().ledger().wall();
         desk.on_task((&queue, &id), event, rules.as_ref(), now)
     };
@@ -106,15 +106,15 @@ pub(super) async fn can_submit(
         }
     };
     let decisions = api.daemon.decisions();
-    let Some(guard) = task_guard(&api.daemon) else {
-        return Ok(verdict(None, None));
+    let Some(guard) = guard_of(&api.daemon, &queue) else {
+        return Ok(may_submit());
     };
     let limiting = decisions.guards().limiting();
-    let is_full = guard
+    let full = guard
         .task
         .max_pending
-        .is_some_and(|most| pending > u64::from(most));
-    if is_full && limiting != Limiting::Off {
+        .filter(|most| pending > u64::from(*most));
+    if let Some(max_pending) = full.filter(|_| limiting != Limiting::Off) {
         let shadow = limiting == Limiting::Shadow || guard.shadow;
         api.daemon.registry().events().emit(Event::TaskQueueFull {
             queue: queue.as_str().into(),
@@ -122,7 +122,7 @@ pub(super) async fn can_submit(
             shadow,
         });
         if !shadow {
-            return Ok(verdict(Some("queue_full"), Some(guard.task.retry_delay)));
+            return Ok(queue_full(&guard, &queue, pending, max_pending));
         }
     }
     let request = GuardRequest {
@@ -131,18 +131,35 @@ pub(super) async fn can_submit(
         cost: 1,
     };
     let asks = decisions.guard_asks(&[request])?;
-    let denied = decisions.check(&asks).await?.denied;
-    Ok(verdict(
-        denied.as_ref().map(|denied| denied.reason()),
-        denied.and_then(|denied| denied.retry_in),
-    ))
+    Ok(match decisions.check(&asks).await?.denied {
+        None => may_submit(),
+        Some(denied) => may_not_submit(guard_denial(&denied)),
+    })
 }
 
-fn verdict(reason: Option<&'static str>, retry_in: Option<Span>) -> Response {
-    json(&json!({
-        "can_submit": reason.is_none(),
-        "reason": reason,
-        "retry_in": retry_in.map(seconds_up),
+fn may_submit() -> Response {
+    json(&json!({ "can_submit": true, "reason": null, "retry_in": null }))
+}
+
+/// A denial says what every denial of a guard says.
+fn may_not_submit(mut denial: Value) -> Response {
+    if let Some(fields) = denial.as_object_mut() {
+        fields.remove("granted");
+        fields.insert("can_submit".to_owned(), false.into());
+    }
+    json(&denial)
+}
+
+fn queue_full(guard: &Guard, queue: &str, pending: u64, max_pending: u32) -> Response {
+    let retry_in = guard.task.retry_delay;
+    may_not_submit(json!({
+        "error": "QueueFull",
+        "message": format!("{pending} tasks wait in the queue `{queue}`; at most {max_pending} may"),
+        "hint": format!("submit it later, or raise `max_pending` of the guard `{}`", guard.name),
+        "guard": guard.name,
+        "limit": format!("max_pending {max_pending}"),
+        "reason": "queue_full",
+        "retry_in": seconds_up(retry_in),
     }))
 }
 
@@ -164,9 +181,13 @@ fn queue_name(name: String) -> Result<String, ApiError> {
     Ok(name)
 }
 
-/// The guard of tasks.
-fn task_guard(daemon: &Daemon) -> Option<Guard> {
+/// The guard of a queue: one by name that is called like it, or the guard of all tasks.
+fn guard_of(daemon: &Daemon, queue: &str) -> Option<Guard> {
     let loaded = daemon.loaded();
-    let mut guards = loaded.config.guards.iter();
-    guards.find(|guard| guard.name == TASK_GUARD).cloned()
+    let guards = &loaded.config.guards;
+    let own = guards
+        .iter()
+        .find(|guard| guard.name == queue && guard.by == GuardKey::Name);
+    let of_tasks = || guards.iter().find(|guard| guard.name == TASK_GUARD);
+    own.or_else(of_tasks).cloned()
 }

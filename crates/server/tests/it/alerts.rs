@@ -1,7 +1,5 @@
 //! Alerts: raised once, sent to webhooks with a signature, also across a restart.
 
-mod lost_store;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +31,7 @@ fn documented_message() -> Value {
     serde_json::from_str(block.expect("the page has one")).unwrap()
 }
 
-fn clock() -> Arc<ManualClock> {
+pub(crate) fn clock() -> Arc<ManualClock> {
     ManualClock::new(Now {
         at: Micros(1_000_000),
         wall: Wall(1_772_366_400_000_000),
@@ -63,7 +61,7 @@ async fn daemon_on(
 }
 
 /// The same with this ledger.
-async fn daemon_with(
+pub(crate) async fn daemon_with(
     ledger: Ledger,
     store: &str,
     name: &str,
@@ -92,7 +90,7 @@ async fn daemon_with(
 }
 
 /// Tries again at once.
-fn impatient() -> AlertOptions {
+pub(crate) fn impatient() -> AlertOptions {
     AlertOptions {
         retry_base: Span(1_000),
         retry_max: Span(1_000),
@@ -100,7 +98,7 @@ fn impatient() -> AlertOptions {
     }
 }
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     let folder =
         std::env::temp_dir().join(format!("tollgate-alerts-{name}-{}", std::process::id()));
     drop(std::fs::remove_dir_all(&folder));
@@ -108,7 +106,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// The body of a message whose signature is right.
-fn verified(request: &ReceivedRequest) -> Value {
+pub(crate) fn verified(request: &ReceivedRequest) -> Value {
     let header = |name: &str| request.headers[name].to_str().unwrap().to_owned();
     let signature = header("x-tollgate-signature");
     let hex = signature.strip_prefix("sha256=").unwrap();

@@ -11,8 +11,12 @@ use crate::test_daemon::{TestDaemon, write_file};
 const CONFIG: &str = "guards: { task: { limit: 50, period: 1m, burst: 3, by: name, max_pending: 2, retry_delay: 60s } }";
 
 async fn daemon(name: &str) -> TestDaemon {
+    daemon_with(name, CONFIG).await
+}
+
+async fn daemon_with(name: &str, text: &str) -> TestDaemon {
     let (config, provider) = (format!("{name}-tollgate.yaml"), format!("{name}-x.yaml"));
-    write_file(&config, CONFIG);
+    write_file(&config, text);
     write_file(
         &provider,
         "name: fmp\ndomain: api.example.org\nlimits: [5/1s]\n",
@@ -147,6 +151,42 @@ async fn h5_a_url_is_refused_for_whole_words_that_name_a_key() {
     }
 }
 
+/// A queue with a guard of its own has that guard's rules and tokens, not those of the guard `task`.
+#[tokio::test]
+async fn c6_a_queue_may_have_a_guard_of_its_own() {
+    let config = "guards: { task: { limit: 50, period: 1m, by: name, max_pending: 2 }, \
+        mail: { limit: 60, period: 1m, burst: 1, by: name, max_pending: 5, retry_delay: 7s } }";
+    let daemon = daemon_with("desk-own-guard", config).await;
+    let can = async |body: Value| {
+        let body = body.to_string();
+        let reply = daemon.request("POST", "/v1/tasks/can-submit", &body);
+        reply.await.json()
+    };
+    assert_eq!(
+        can(json!({"queue": "mail", "pending": 5})).await["can_submit"],
+        true
+    );
+    let denied = can(json!({"queue": "mail", "pending": 5})).await;
+    assert_eq!(
+        (&denied["guard"], &denied["limit"]),
+        (&json!("mail"), &json!("60/1m"))
+    );
+    let full = can(json!({"queue": "mail", "pending": 6})).await;
+    assert_eq!(
+        (&full["guard"], &full["retry_in"]),
+        (&json!("mail"), &json!(7.0))
+    );
+    let of_tasks = can(json!({"queue": "other", "pending": 3})).await;
+    assert_eq!(
+        (&of_tasks["guard"], &of_tasks["reason"]),
+        (&json!("task"), &json!("queue_full"))
+    );
+    let body = json!({"id": "1", "event": "submitted"}).to_string();
+    daemon.request("POST", "/v1/tasks/mail", &body).await;
+    let shown = daemon.request("GET", "/v1/tasks", "").await.json();
+    assert_eq!(shown["queues"]["mail"]["max_pending"], 5);
+}
+
 /// C6: a queue with more pending tasks than allowed takes no more; otherwise one token is taken
 /// without waiting. A count of the caller's own broker wins.
 #[tokio::test]
@@ -170,7 +210,9 @@ async fn c6_a_task_may_be_submitted_if_queue_and_guard_allow_it() {
     let full = can(json!({"queue": "transcribe"})).await;
     assert_eq!(
         full,
-        json!({"can_submit": false, "reason": "queue_full", "retry_in": 60.0})
+        json!({"can_submit": false, "reason": "queue_full", "retry_in": 60.0, "error": "QueueFull",
+            "message": "3 tasks wait in the queue `transcribe`; at most 2 may", "guard": "task", "limit": "max_pending 2",
+            "hint": "submit it later, or raise `max_pending` of the guard `task`"})
     );
     assert_eq!(
         can(json!({"queue": "transcribe", "pending": 2})).await,
@@ -193,6 +235,11 @@ async fn c6_a_task_may_be_submitted_if_queue_and_guard_allow_it() {
     assert_eq!(
         (&limited["reason"], &limited["can_submit"]),
         (&"limit".into(), &false.into())
+    );
+    assert_eq!(
+        (&limited["guard"], &limited["limit"]),
+        (&"task".into(), &"50/1m".into()),
+        "{limited}"
     );
     assert_eq!(
         can(json!({"queue": "other", "pending": 51})).await["reason"],

@@ -9,7 +9,7 @@ use tollgate_ledger::{Clock, Ledger, NetworkedOptions};
 use tollgate_server::Alerts;
 use tollgate_sim::test_servers::RedisServer;
 
-use super::{clock, daemon_with, folder, impatient, verified};
+use crate::alerts::{clock, daemon_with, folder, impatient, verified};
 use crate::client::{get, wait_until, within_timeout};
 use crate::store_loss::LedgerFolder;
 use crate::upstream::{Upstream, ok};
