@@ -426,6 +426,11 @@ class Daemon:
     def log_lines(self, what: str) -> list[str]:
         return [line for line in self.log().splitlines() if what in line]
 
+    def logged(self, what: str, count: int = 1) -> list[str]:
+        """The lines with this text, once there are so many: a thread of its own writes the log."""
+        wait_until(f"{count} lines of the log with {what}", lambda: len(self.log_lines(what)) >= count)
+        return self.log_lines(what)
+
     def kill(self) -> None:
         self.process.kill()
 
