@@ -9,7 +9,9 @@ Never: judges by what Tollgate says about itself where a provider's own log can 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -76,9 +78,15 @@ def program(name: str, package: str) -> str:
     return found
 
 
+_ports = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port that is free, and that the kernel gives to nobody by chance: below its ephemeral range."""
+    while True:
+        port = 12_000 + next(_ports) % 20_000
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Process:
@@ -353,10 +361,10 @@ class Server:
 
 
 def redis_server(profile: Profile, *options: str) -> Server:
-    """A durable Redis: what it has acknowledged survives kill -9."""
+    """A durable Redis: what it has acknowledged survives kill -9. A power cut would need `always`, which waits for the disk."""
     folder, port = profile.new_folder("redis"), free_port()
     command = [program("redis-server", "redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
-    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
+    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "no", *options]
     return Server(profile, "redis", command, "Ready to accept connections", folder, port)
 
 
@@ -369,8 +377,9 @@ class Postgres(Server):
             shutil.chown(folder, "postgres", "postgres")
             profile.temporary.chmod(0o755)
         self.data = folder / "data"
-        subprocess.run([*_postgres("initdb"), "-A", "trust", "-U", "postgres", "-D", str(self.data)], cwd="/", check=True, capture_output=True)
+        subprocess.run([*_postgres("initdb"), "-A", "trust", "-U", "postgres", "--no-sync", "-D", str(self.data)], cwd="/", check=True, capture_output=True)
         command = [*_postgres("postgres"), "-D", str(self.data), "-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1"]
+        command += ["-c", "fsync=off"]  # kill -9 loses nothing that the kernel has
         super().__init__(profile, "postgres", command, "database system is ready to accept", folder, port)
         self.url = f"postgres://postgres@127.0.0.1:{port}/postgres"
 
@@ -416,6 +425,11 @@ class Daemon:
 
     def log_lines(self, what: str) -> list[str]:
         return [line for line in self.log().splitlines() if what in line]
+
+    def logged(self, what: str, count: int = 1) -> list[str]:
+        """The lines with this text, once there are so many: a thread of its own writes the log."""
+        wait_until(f"{count} lines of the log with {what}", lambda: len(self.log_lines(what)) >= count)
+        return self.log_lines(what)
 
     def kill(self) -> None:
         self.process.kill()

@@ -25,6 +25,8 @@ def tasks_of_the_document() -> None:
     broken = system.submit("broken")
     first = visit(address, "/transcribe/one", "127.0.0.2", method="POST")
     result = AsyncResult(first.json()["task"], app=system.celery).get(timeout=PATIENCE)
+    rate = [first.headers.get(f"x-ratelimit-{name}") for name in ("limit", "remaining")]
+    inbound.check("C4", "with the document's guards the headers of the first request are 10 a minute, 4 left", rate == ["10", "4"], "/".join(map(str, rate)))
     inbound.check("C5", "an upload becomes a task that calls Cloud.ru", result == {"text": "/v1/transcribe/one"} and first.status == 202, result)
     _waits(system)
     _status(address)
@@ -93,8 +95,8 @@ def countdown_of_the_document() -> None:
 
 @inbound.scenario("C6")
 def full_queue() -> None:
-    """Without a worker everything stays pending."""
-    system = System()
+    """Without a worker everything stays pending; no token comes back meanwhile (1 a minute here)."""
+    system = System(TASK_REQUESTS_PER_MINUTE="1")
     address = system.start_api()
     first = visit(address, "/transcribe/one", "127.0.0.2", method="POST")
     left = system.tokens("task", QUEUE)

@@ -181,7 +181,7 @@ def redis_lost() -> None:
     system.redis_server.start()
     wait_until("Redis is back", lambda: _guards(system)["store"] == "up")
     kept, up = system.tokens("task", "kept"), _metric(system, "tollgate_store_up")
-    held = up == "1" and 5 <= kept < 15 and system.daemon.log_lines("event=guard_store_back")
+    held = up == "1" and 5 <= kept < 15 and system.daemon.logged("event=guard_store_back")
     inbound.check("C9", "Redis back: Tollgate returns by itself, with what Redis had counted", held, f"store_up {up}, task has {kept:.1f} of 15 tokens")
     _switched_off(system)
 

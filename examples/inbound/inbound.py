@@ -21,7 +21,7 @@ logging.getLogger("tollgate").addHandler(logging.NullHandler())  # rows say what
 inbound = Profile("inbound", HERE, [f"C{n}" for n in range(1, 14)])
 inbound.notes = [
     "C5: retries have the document's 1, 2 and 4 s and the countdown its 60 s; to see a task put back and run again, TASK_* and QUEUE_RETRY_DELAY_SECONDS are smaller where a row says so",
-    "C4: several callers are several addresses of 127.0.0.0/8",
+    "C4: several callers are several addresses of 127.0.0.0/8; where they are counted, guards refill in ten minutes what the document's do in one",
     "C13: a day is not waited for; the row shows when it ends",
 ]
 

@@ -73,7 +73,7 @@ def error_ratio() -> None:
         back["state"] == "normal" and back["rate"] == 17,
         f"{back['state']}, rate {back['rate']}",
     )
-    transitions = [line for line in daemon.log_lines("event=state_transition")]
+    transitions = daemon.logged("event=state_transition", 3)
     keys = ["ts", "lvl", "comp", "state", "event", "sleep", "consec429", "err_rate_30s", "rate", "sem", "retry_after"]
     shaped = all([part.split("=")[0] for part in line.split()[:11]] == keys and "comp=ratelimiter" in line for line in transitions)
     path = [(dict(part.split("=", 1) for part in line.split() if "=" in part)) for line in transitions]
@@ -142,7 +142,7 @@ def too_many_requests() -> None:
     )
     arrivals = sim.report()["arrivals"]
     cli.check("A5", "nothing reaches the provider meanwhile", arrivals == 5, f"{arrivals} arrivals")
-    line = next(line for line in daemon.log_lines("event=state_transition") if "to=Sleep" in line)
+    line = next(line for line in daemon.logged("to=Sleep") if "event=state_transition" in line)
     cli.check(
         "A16",
         "the line of the 429s: state, sleep, consec429, reason",
@@ -177,7 +177,7 @@ def lasting_errors() -> None:
         number += 1
         time.sleep(0.05)
     took = time.monotonic() - began
-    reasons = [line.split("reason=")[1].split()[0] for line in daemon.log_lines("event=state_transition")]
+    reasons = [line.split("reason=")[1].split()[0] for line in daemon.logged("event=state_transition", 2)]
     cli.check(
         "A4",
         "60 % errors for 5 min (2 s here) lead from Throttle to Sleep",
@@ -306,6 +306,7 @@ def operator() -> None:
     finally:
         stop.set()
         loader.join()
+    policy.logged("reason=auto_recover")
     log = [line.split("from=")[1] for line in policy.log_lines("event=state_transition")]
     text = " ".join(log)
     cli.check(

@@ -14,7 +14,7 @@ import pytest
 
 import tollgate
 
-PATIENCE = 30
+PATIENCE = 120
 
 CONFIG = """
 guards:

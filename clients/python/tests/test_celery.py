@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
+import itertools
 import logging
 import os
 import shutil
@@ -29,9 +31,15 @@ MORE = """guards:
 GUARDS = CONFIG.replace("guards:\n", MORE)
 
 
+_ports = itertools.count(os.getpid() * 97)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that is free, and that the kernel gives to nobody by chance: below its ephemeral range."""
+    while True:
+        port = 12_000 + next(_ports) % 20_000
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @pytest.fixture(scope="module")

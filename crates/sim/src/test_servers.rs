@@ -21,8 +21,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// A server that is not ready by then does not start.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+/// A server that is not ready by then does not start. Beside a compiler and on a busy disk it takes some ten
+/// seconds, and as many again to read its log after a kill.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// How often a start is tried: another program may take the port.
+const STARTS: u32 = 3;
 
 /// A library that fakes the clocks of a process.
 ///
@@ -150,6 +154,11 @@ impl Server {
 
     fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Runs it still? Once it has ended, its number may be another program's.
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
     /// kill -9.

@@ -3,8 +3,10 @@
 use std::io::{Read, Write};
 use std::process::Command;
 
+use tollgate_sim::test_host::free_address;
+
 use crate::folder::Folder;
-use crate::integrations::{blocks, daemon};
+use crate::integrations::{blocks, daemon, slow_daemon};
 use crate::operating::upstream;
 
 /// The snippet of httpx makes a call of its own, and its report is counted.
@@ -42,15 +44,13 @@ struct Caddy {
 }
 
 impl Caddy {
-    fn start(snippet: &str) -> Caddy {
+    fn start(name: &str, snippet: &str) -> Caddy {
         // Another program may take the port in between: then the next one.
         for attempt in 0..5 {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let address = free.local_addr().expect("an address").to_string();
-            drop(free);
+            let address = free_address().to_string();
             let site = snippet.replace("example.org {", &format!("http://{address} {{"));
             let config = format!("{{\n\tadmin off\n\tauto_https off\n}}\n{site}");
-            let folder = Folder::new(&format!("caddy-{attempt}")).file("Caddyfile", &config);
+            let folder = Folder::new(&format!("{name}-{attempt}")).file("Caddyfile", &config);
             let mut command = Command::new("caddy");
             command.args(["run", "--config", "Caddyfile"]);
             command.env("XDG_DATA_HOME", folder.path());
@@ -105,24 +105,24 @@ impl Drop for Caddy {
 /// C4: Caddy passes on what the guards say: 429 with the time and the rate headers; exempt paths pass.
 #[test]
 fn caddy_asks_before_it_forwards() {
-    let daemon = daemon("integrations-caddy");
+    let daemon = slow_daemon("integrations-caddy");
     let snippet = blocks("caddy").concat();
     let snippet = snippet
         .replace("127.0.0.1:4291", &daemon.admin)
         .replace("127.0.0.1:8000", &upstream(204).to_string());
-    asks_before_it_forwards(&Caddy::start(&snippet));
+    asks_before_it_forwards(&Caddy::start("caddy", &snippet));
 }
 
 /// Without the `?`, Caddy passes the query of its client on, who chose its own guard with it.
 #[test]
 fn a_client_of_caddy_does_not_choose_its_guard() {
-    let daemon = daemon("integrations-caddy-query");
+    let daemon = slow_daemon("integrations-caddy-query");
     let snippet = blocks("caddy").concat();
     let snippet = snippet
         .replace("/v1/check?", "/v1/check")
         .replace("127.0.0.1:4291", &daemon.admin)
         .replace("127.0.0.1:8000", &upstream(204).to_string());
-    let caddy = Caddy::start(&snippet);
+    let caddy = Caddy::start("caddy-query", &snippet);
     asks_before_it_forwards(&caddy);
     for query in ["guard=user&identifier=a", "deny_status=500", "a=1&b"] {
         let limited = caddy.get(&format!("/a?{query}"));
@@ -139,7 +139,7 @@ fn asks_before_it_forwards(caddy: &Caddy) {
     assert!(limited.starts_with("HTTP/1.1 429"), "{limited}");
     for header in [
         "Retry-After: ",
-        "X-Ratelimit-Limit: 10",
+        "X-Ratelimit-Limit: 1\r",
         "RateLimitExceeded",
     ] {
         assert!(limited.contains(header), "{header}: {limited}");

@@ -243,7 +243,7 @@ fn now() -> u64 {
 }
 
 /// A time zone in which it is noon now: no day ends during a test.
-fn noon_time_zone() -> String {
+pub(crate) fn noon_time_zone() -> String {
     let hour = now() / 3_600 % 24;
     // In these names the sign is inverted.
     match hour.checked_sub(12) {

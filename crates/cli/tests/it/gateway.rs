@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use tollgate_core::time::Span;
 use tollgate_sim::http::{Settings, SimProvider};
 use tollgate_sim::latency::Latency;
+
+use crate::folder::Folder;
 
 /// A gateway process; killed when it is dropped.
 struct Process {
@@ -20,17 +21,15 @@ struct Process {
 
 impl Process {
     /// Starts it after `before`, a shell command, and waits until it prints its address.
-    fn start(before: &str, folder: &str, provider: &str) -> Process {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("x.yaml");
-        std::fs::write(&file, provider).unwrap();
+    fn start(before: &str, folder: &Folder) -> Process {
+        let (folder, file) = (folder.path(), folder.path().join("x.yaml"));
         let script = format!(
             "{before} exec \"$0\" serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --store \"sqlite:$1\" --provider \"$2\""
         );
         let mut child = Command::new("sh")
             .args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")])
-            .args([&folder, &file])
+            .arg(folder)
+            .arg(file)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -91,7 +90,8 @@ fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
         provider.address(),
         "dedup: off\nlimits: [1/1s]\nqueue: {order: fifo}",
     );
-    let gateways = [(); 2].map(|()| Process::start("", "gateway_m13", &yaml));
+    let folder = Folder::new("gateway-m13").file("x.yaml", &yaml);
+    let gateways = [(); 2].map(|()| Process::start("", &folder));
     std::thread::scope(|scope| {
         for number in 0..4 {
             let gateway = &gateways[number % 2];
@@ -113,7 +113,8 @@ fn a_gateway_without_free_descriptors_says_so_and_recovers() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let provider = runtime.block_on(sim("sliding 1000/1s"));
     let yaml = file(provider.address(), "limits: [1000/1s]");
-    let gateway = Process::start("ulimit -n 64;", "gateway_descriptors", &yaml);
+    let folder = Folder::new("gateway-descriptors").file("x.yaml", &yaml);
+    let gateway = Process::start("ulimit -n 64;", &folder);
     assert!(gateway.get("/x/a").starts_with("HTTP/1.1 200"));
     // Sixteen callers are served; the other descriptors are for upstreams and the store.
     let mut idle: Vec<TcpStream> = (0..17).map(|_| gateway.connect()).collect();
@@ -136,7 +137,8 @@ fn a_low_soft_limit_of_descriptors_is_raised() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let provider = runtime.block_on(sim("sliding 100/1s"));
     let yaml = file(provider.address(), "limits: [100/1s]");
-    let gateway = Process::start("ulimit -Sn 64;", "gateway_soft", &yaml);
+    let folder = Folder::new("gateway-soft").file("x.yaml", &yaml);
+    let gateway = Process::start("ulimit -Sn 64;", &folder);
     let mut callers: Vec<TcpStream> = (0..150).map(|_| gateway.connect()).collect();
     for caller in &mut callers {
         let request = b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n";

@@ -1,18 +1,18 @@
 //! docs/guide.md, run as its reader runs it: all commands, in order, in one shell.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+
+use tollgate_sim::test_host::free_address;
 
 use crate::documented_commands::blocks;
 use crate::folder::Folder;
 
 const PAGE: &str = include_str!("../../../../docs/guide.md");
 
-/// Ports that were free a moment ago.
+/// Ports that no other socket gets by chance.
 fn ports() -> [u16; 3] {
-    let sockets = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    sockets.map(|socket| socket.local_addr().expect("an address").port())
+    [(); 3].map(|()| free_address().port())
 }
 
 /// All commands after the one that builds, with ports of our own.
@@ -45,7 +45,7 @@ fn every_command_of_the_guide_works() {
     let folder = Folder::new("guide");
     // `timeout` ends the whole group, so nothing that the page starts outlives the test.
     let output = Command::new("timeout")
-        .args(["--signal=KILL", "90", "bash", "-euc"])
+        .args(["--signal=KILL", "240", "bash", "-euc"])
         .arg(format!(
             "trap 'kill $(jobs -p)' EXIT\nexport TOLLGATE_STATE_DIR=$PWD/state\n{script}"
         ))

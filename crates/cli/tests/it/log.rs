@@ -11,7 +11,7 @@ use crate::folder::Folder;
 use crate::running_daemon::{RunningDaemon, X};
 
 /// Turns a test that would hang into one that fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Its upstream does not respond, so the first call puts it to sleep.
 fn failing_provider(rest: &str) -> String {

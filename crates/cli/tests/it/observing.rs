@@ -6,11 +6,12 @@
 )]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tollgate_sim::test_host::free_address;
 
 use crate::folder::Folder;
 use crate::operating::upstream;
@@ -129,10 +130,7 @@ impl Prometheus {
         );
         daemon.folder.rewrite("prometheus.yml", &config);
         // Prometheus cannot choose a port itself.
-        let free = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let free = free_address();
         let child = Command::new("prometheus")
             .current_dir(daemon.folder.path())
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"])
@@ -463,7 +461,7 @@ fn why_explains_the_denial_of_a_guard_by_the_id_of_its_reply() {
 fn calls_of_lower_priority_and_each_caller_are_told_of() {
     let address = upstream(204);
     let provider =
-        format!("name: x\nupstream: http://{address}\nlimits: [{{limit: 1, period: 4s}}]\n");
+        format!("name: x\nupstream: http://{address}\nlimits: [{{limit: 1, period: 10s}}]\n");
     let daemon = RunningDaemon::start(Folder::new("lower").file("x.yaml", &provider), &[]);
     daemon.get("/x/first");
     let began = Instant::now();

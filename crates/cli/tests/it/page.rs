@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tollgate_sim::test_host::free_address;
+
 use crate::folder::Folder;
 use crate::running_daemon::RunningDaemon;
 
@@ -17,7 +19,7 @@ fn chromium() -> PathBuf {
     found.expect("chromium is not installed; run `make tools`")
 }
 
-/// Runs a script with node; it must succeed within five minutes. Its output has the figures.
+/// Runs a script with node; it must succeed within ten minutes. Its output has the figures.
 fn run(script: &str, variables: &[(&str, &str)]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let clients = root.join("../../target/clients/node/node_modules/playwright-core");
@@ -26,7 +28,7 @@ fn run(script: &str, variables: &[(&str, &str)]) -> String {
         "playwright-core is not installed; run `make tools`"
     );
     let output = Command::new("timeout")
-        .args(["300", "node"])
+        .args(["600", "node"])
         .arg(root.join("tests/page").join(script))
         .env("PLAYWRIGHT", clients)
         .env("CHROMIUM", chromium())
@@ -40,8 +42,7 @@ fn run(script: &str, variables: &[(&str, &str)]) -> String {
 
 /// The port of the script's upstream, which it opens itself.
 fn free_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port().to_string()
+    free_address().port().to_string()
 }
 
 fn daemon(name: &str, port: &str, args: &[&str]) -> RunningDaemon {

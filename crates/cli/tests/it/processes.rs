@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tollgate_sim::http::{KeyLocation, Settings, SimProvider};
 
+use crate::faults::noon_time_zone;
 use crate::folder::Folder;
 
 /// A running `tollgate serve`, killed when the test ends.
@@ -304,9 +305,12 @@ fn m14_a_calendar_day_of_each_key_survives_kills_under_load() {
     let settings = Settings::with_rules("fixed 60/1d").unwrap();
     let place = KeyLocation::Query("apikey".to_owned());
     let judge = JudgedProvider::start_with(settings.per_key(place));
-    let rest = "preset: omdb\napi_keys: [one, two]\ncache: {ttl: 0s}\n\
-        limits: [{limit: 60, period: 1d, algorithm: calendar, timezone: UTC, per: api_key}]";
-    let folder = Folder::new("m14-key").file("strict.yaml", &judge.file(rest));
+    let noon = noon_time_zone();
+    let rest = format!(
+        "preset: omdb\napi_keys: [one, two]\ncache: {{ttl: 0s}}\n\
+        limits: [{{limit: 60, period: 1d, algorithm: calendar, timezone: {noon}, per: api_key}}]"
+    );
+    let folder = Folder::new("m14-key").file("strict.yaml", &judge.file(&rest));
     let program = killed_three_times(&folder, CLIENTS, 10);
     assert_eq!(call(&program.address, 9_999), Some(429));
     let arrived = judge.arrived();

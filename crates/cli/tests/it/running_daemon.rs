@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::folder::{CommandOutput, Folder};
 
 /// Far beyond the need of a busy machine: turns a test that would hang into one that fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A provider file whose upstream does not respond.
 pub(crate) const X: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";

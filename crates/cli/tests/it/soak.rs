@@ -34,8 +34,11 @@ const FAULT_MS_MAX: usize = 2_500;
 const CALLS_PER_CONNECTION: usize = 50;
 
 /// The log and the NDJSON file have at most this many bytes each, then they are rotated. With a line for every call
-/// both reach it in the shortest run.
+/// both reach it in the shortest run, unless the machine lets it make only a few calls.
 const FILE_MAX: u64 = 64 * 1024;
+
+/// So many calls have twice as many bytes in the log as one file may have: a line has more than 250.
+const ROTATING_CALLS: usize = 500;
 
 /// Rotated files of each.
 const FILES_KEPT: u64 = 2;
@@ -383,7 +386,11 @@ fn check_watchers(samples: &[Sample], succeeded: usize, watched: &Watched) {
     ] {
         let most = samples.iter().map(of).max().unwrap();
         assert!(most <= FILES_MAX, "{name}: {most} bytes, not {FILES_MAX}");
-        assert!(most > FILE_MAX, "{name}: never rotated, {most} bytes");
+        let is_rotated = is_long() || succeeded >= ROTATING_CALLS;
+        assert!(
+            most > FILE_MAX || !is_rotated,
+            "{name}: never rotated, {most} bytes"
+        );
     }
     let stderr = &watched.stderr;
     assert!(stderr.len() <= STDERR_MAX, "{stderr}");
@@ -405,7 +412,7 @@ fn check_watchers(samples: &[Sample], succeeded: usize, watched: &Watched) {
 }
 
 /// A18: load, faults, callers that come, go and hang up, and all who watch: in the last quarter the gateway has no more
-/// memory and no more handles than in the second, and its files have not grown with the calls.
+/// memory and no more handles than in the second (in a short run: the third), and its files have not grown with the calls.
 #[test]
 fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -485,7 +492,9 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
 /// Memory, handles and SQLite's log are as they were.
 fn check_kernel(samples: &[Sample]) {
     let quarter = samples.len() / 4;
-    let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
+    // The only outage of a short run is in its second quarter: while hardly anybody calls, it needs less.
+    let first = if is_long() { quarter } else { 2 * quarter };
+    let (early, late) = (&samples[first..first + quarter], &samples[3 * quarter..]);
     let (before, after) = (median(early), median(late));
     assert!(after <= before + KIB_SLACK, "memory in KiB: {samples:?}");
     let table = |samples: &[Sample]| samples.iter().map(|sample| sample.handle_table).max();

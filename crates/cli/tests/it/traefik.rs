@@ -1,16 +1,17 @@
 //! A real Traefik asks for decisions, with the snippet of docs/integrations.md.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use tollgate_sim::test_host::free_address;
+
 use crate::folder::Folder;
-use crate::integrations::{blocks, daemon};
+use crate::integrations::{blocks, slow_daemon};
 use crate::operating::upstream;
 
-/// 30 s in steps of 50 ms: far beyond the need of a busy machine.
-const PATIENCE_STEPS: u32 = 600;
+/// Two minutes in steps of 50 ms: far beyond the need of a busy machine.
+const PATIENCE_STEPS: u32 = 2_400;
 
 /// Ports that another program took in between, before it is our fault.
 const ATTEMPTS: u32 = 3;
@@ -36,9 +37,7 @@ impl Traefik {
              services:\n    app: {{ loadBalancer: {{ servers: [{{ url: 'http://{service}' }}] }} }}\n"
         );
         for attempt in 0..ATTEMPTS {
-            let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let address = port.local_addr().expect("an address").to_string();
-            drop(port);
+            let address = free_address().to_string();
             let folder = Folder::new(&format!("traefik-{attempt}"))
                 .file("dynamic.yaml", &format!("{middleware}{rest}"));
             let log = std::fs::File::create(folder.path().join("traefik.log")).expect("a file");
@@ -102,7 +101,7 @@ impl Drop for Traefik {
 /// C4: Traefik passes on what the guards say: 429 with the time and the rate headers. Other callers and exempt paths pass.
 #[test]
 fn traefik_asks_before_it_forwards() {
-    let daemon = daemon("integrations-traefik");
+    let daemon = slow_daemon("integrations-traefik");
     let yaml = blocks("yaml").into_iter();
     let snippet: String = yaml.filter(|block| block.contains("forwardAuth")).collect();
     let snippet = snippet.replace("127.0.0.1:4291", &daemon.admin);
@@ -115,7 +114,7 @@ fn traefik_asks_before_it_forwards() {
     assert!(limited.starts_with("HTTP/1.1 429"), "{limited}");
     for part in [
         "Retry-After: ",
-        "X-Ratelimit-Limit: 10",
+        "X-Ratelimit-Limit: 1\r",
         "RateLimitExceeded",
     ] {
         assert!(limited.contains(part), "{part}: {limited}");

@@ -8,10 +8,12 @@ import path from 'node:path';
 const require = createRequire(import.meta.url);
 const { chromium } = require(process.env.PLAYWRIGHT);
 const FLAGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+const PATIENCE = 100_000;
 
 export async function open(options) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'tollgate-page-'));
   const context = await chromium.launchPersistentContext(folder, { executablePath: process.env.CHROMIUM, headless: true, args: FLAGS, viewport: { width: 1440, height: 900 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
   const page = context.pages()[0] || await context.newPage();
   const errors = [];
   page.on('console', (message) => { if (message.type() === 'error') errors.push(`${message.text()} ${message.location().url}`); });
@@ -32,9 +34,9 @@ export function check(isSo, what) {
   console.log(`ok: ${what}`);
 }
 
-// Waits until `probe` returns something, for at most half a minute.
+// Waits until `probe` returns something, for far longer than a busy machine needs.
 export async function until(what, probe) {
-  const end = Date.now() + 30_000;
+  const end = Date.now() + PATIENCE;
   for (;;) {
     const found = await probe();
     if (found) {

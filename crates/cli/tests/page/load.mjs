@@ -11,7 +11,7 @@ const SECONDS = Number(process.env.SECONDS || 5);
 // Of the calls that are made, the page knows at least so many.
 const SEEN = 0.95;
 // A task that took long once may have shared its core with somebody; one that always does is the page's own.
-const ATTEMPTS = 3;
+const ATTEMPTS = 6;
 // What a view must say about language models: a learned limit, a key that is set aside, a budget.
 const SAYS = {
   'provider/provider-007': [/gpt, key 2: 400 \/ 90,000 tokens per minute/, /tokens, learned \d\d:\d\d/, /Key 2 is set aside until \d\d:\d\d.*: out of quota or credit \(429\)\./],

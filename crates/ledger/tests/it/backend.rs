@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::smallvec;
 use tollgate_core::ask::{
@@ -15,13 +16,17 @@ use tollgate_core::ask::{
 use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Clock, Event, EventReceiver, Ledger, ProviderLedger};
+use tollgate_ledger::{Clock, Event, EventReceiver, Ledger, OfferVerdicts, ProviderLedger};
 
 #[cfg(feature = "sqlite")]
 use crate::process_group::{RemoteOwner, WireMessage};
 
-/// Grants that are too old to be used for so long are not a slow disk any more.
+/// Grants that are too old to be used for so long, or a folder that is locked for so long, are not a slow
+/// disk any more.
 const EXPIRED_FOR_MAX: Span = Span::from_secs(120);
+
+/// How long whoever finds a folder locked waits before it asks again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(50);
 
 /// A backend under test: one store, empty at the start.
 pub(crate) trait Backend {
@@ -179,11 +184,32 @@ impl Owner {
     /// Offers these asks and returns their verdicts, in order.
     pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
         self.run(async {
-            let offered = self.ledger.offer(asks).await.unwrap();
+            let offered = self.offer_while_locked(asks).await;
             let verdicts = offered.verdicts.into_iter();
             verdicts.map(|(_, verdict)| verdict).collect()
         })
         .await
+    }
+
+    /// Offers these asks. A folder counts as lost while another process keeps its lock for more than a second:
+    /// one that a busy machine holds up does, so the same is asked again. A loss that only a restart ends, and
+    /// any loss of a server, is an error at once.
+    async fn offer_while_locked(&self, asks: Vec<Ask>) -> OfferVerdicts {
+        let since = Clock::System.at();
+        let is_in_a_folder = self.ledger.takes_time() && !self.ledger.is_far_away();
+        loop {
+            if let Ok(offered) = self.ledger.offer(asks.clone()).await {
+                return offered;
+            }
+            let is_final = self.ledger.loss().is_some_and(|loss| loss.is_final);
+            let is_over = Clock::System.at().since(since) > EXPIRED_FOR_MAX;
+            assert!(
+                is_in_a_folder && !is_final && !is_over,
+                "the store is lost: {:?}",
+                self.ledger.loss_reason()
+            );
+            drop(tokio::time::timeout(LOCKED_PAUSE, std::future::pending::<()>()).await);
+        }
     }
 
     /// Offers these asks and drops the result.

@@ -4,9 +4,9 @@
 //! line. At a failpoint it reports and blocks, so that the parent can kill it exactly there. The
 //! parent ends children by their process id, also when a test fails.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -30,6 +30,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// Reports that wait to be read. A child that is ahead by more waits, as it does for a full pipe.
 const REPORTS_MAX: usize = 4_096;
 
+/// What is kept of a child's standard error: a panic and its backtrace.
+const ERRORS_MAX: usize = 64 * 1_024;
+
 /// Called at every failpoint that the ledger or a role reaches.
 static REACHED: OnceLock<Hook> = OnceLock::new();
 
@@ -39,6 +42,8 @@ type Hook = Box<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Worker {
     child: Child,
     reports: Receiver<(String, u64)>,
+    /// Reads its standard error to the end.
+    errors: Option<JoinHandle<String>>,
 }
 
 impl Worker {
@@ -69,10 +74,16 @@ impl Worker {
             .env(ROLE, format!("{role} {} {words}", folder.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let reports = read_reports(child.stdout.take().unwrap());
-        Worker { child, reports }
+        let errors = Some(read_errors(child.stderr.take().unwrap()));
+        Worker {
+            child,
+            reports,
+            errors,
+        }
     }
 
     /// The next word and number it reports; `None` when it has ended.
@@ -97,9 +108,20 @@ impl Worker {
             match self.next() {
                 Some((reported, number)) if reported == word => return number,
                 Some(_) => {}
-                None => panic!("the child ended before it reported `{word}`"),
+                None => {
+                    let errors = self.errors();
+                    panic!("the child ended before it reported `{word}`:\n{errors}")
+                }
             }
         }
+    }
+
+    /// What an ended child wrote to its standard error.
+    fn errors(&mut self) -> String {
+        // It has closed its output: what still runs of it is no use.
+        drop(self.child.kill());
+        let errors = self.errors.take().map(JoinHandle::join);
+        errors.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Writes a line to its standard input.
@@ -188,6 +210,20 @@ fn read_reports(stdout: ChildStdout) -> Receiver<(String, u64)> {
         }
     });
     reports
+}
+
+/// Reads what a child writes to its standard error, on a thread that ends with it.
+fn read_errors(stderr: ChildStderr) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let (mut stderr, mut kept) = (stderr, Vec::new());
+        let mut part = [0; 4_096];
+        // Read to its end, so that the child never waits for its reader.
+        while let Ok(length @ 1..) = stderr.read(&mut part) {
+            let room = ERRORS_MAX.saturating_sub(kept.len()).min(length);
+            kept.extend_from_slice(&part[..room]);
+        }
+        String::from_utf8_lossy(&kept).into_owned()
+    })
 }
 
 /// Not a test: the entry point of every child. Without a role it does nothing.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tollgate_core::limit::Rule;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::backend::{Owner, secs, sliding, term};
@@ -102,7 +102,8 @@ async fn take_when_it_is_there(owner: &mut Owner, cell: &str, rule: &Arc<Rule>) 
 async fn count_those_who_try(address: SocketAddr, each: usize) {
     let listener = TcpListener::bind(address).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let count_for = async |time: Duration| {
+    let count_for = async |time: Duration| -> (usize, f64) {
+        let began = Clock::System.at();
         let listener = tokio::net::TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
         let mut connected = 0;
         let accept = async {
@@ -113,14 +114,21 @@ async fn count_those_who_try(address: SocketAddr, each: usize) {
         };
         let over: Result<(), _> = tokio::time::timeout(time, accept).await;
         assert!(over.is_err());
-        connected
+        // On a busy machine it is over later than it should be.
+        let took = Clock::System.at().since(began);
+        (connected, Duration::from(took).as_secs_f64())
     };
-    let at_first = count_for(Duration::from_secs(2)).await;
-    let later = count_for(Duration::from_secs(2)).await;
+    let (at_first, took) = count_for(Duration::from_secs(2)).await;
+    let all = (each * CLIENTS) as f64;
     // 25 ms at least, and each pause is twice as long: seven in two seconds. Then half a second at least.
-    let all = each * CLIENTS;
-    assert!(at_first <= 8 * all, "{at_first} connections");
-    assert!((all..=4 * all).contains(&later), "{later} connections");
+    let most = all * (8.0 + 2.0 * (took - 2.0).max(0.0));
+    assert!(at_first as f64 <= most, "{at_first} in {took} s");
+    let (later, took) = count_for(Duration::from_secs(2)).await;
+    let most = all * 2.0 * took.max(2.0);
+    assert!(
+        (all..=most).contains(&(later as f64)),
+        "{later} in {took} s"
+    );
 }
 
 /// All of them get permits again.
@@ -135,7 +143,7 @@ async fn all_return(mut owners: Vec<Owner>) {
             one.await;
         }
     };
-    let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+    let all = tokio::time::timeout(Duration::from_secs(180), all).await;
     assert!(all.is_ok(), "not all of them are back");
 }
 

@@ -32,7 +32,7 @@ async fn a_newer_schema_is_rejected() {
 /// A server whose administrator has switched it off would lose permits that were handed out.
 #[tokio::test]
 async fn commits_are_synchronous_whatever_the_server_says() {
-    let postgres = Postgres::start();
+    let postgres = Postgres::start().patient();
     let database = &postgres.database;
     postgres.sql(&format!(
         "ALTER DATABASE {database} SET synchronous_commit = off; \
@@ -62,7 +62,7 @@ async fn commits_are_synchronous_whatever_the_server_says() {
 /// "could not serialize access due to concurrent update".
 #[tokio::test]
 async fn requests_see_what_was_committed_before_them_whatever_the_server_says() {
-    let postgres = Postgres::start();
+    let postgres = Postgres::start().patient();
     let database = &postgres.database;
     postgres.sql(&format!(
         "ALTER DATABASE {database} SET default_transaction_isolation = 'repeatable read'; \
@@ -88,7 +88,7 @@ async fn requests_see_what_was_committed_before_them_whatever_the_server_says() 
 /// The lease in the store was 5 s whatever `node_lease` said.
 #[tokio::test]
 async fn a_registration_lasts_as_long_as_configured() {
-    let mut postgres = Postgres::start();
+    let mut postgres = Postgres::start().patient();
     postgres.node_lease = crate::backend::secs(60);
     let mut owner = crate::backend::Owner::new(&postgres, 1);
     let rule = crate::backend::sliding(1, crate::backend::secs(10));

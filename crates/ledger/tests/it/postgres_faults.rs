@@ -10,7 +10,7 @@ use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_servers::PostgresServer;
 
 use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
-use crate::load::{LIMIT, Load, use_up_quota};
+use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, use_up_quota};
 use crate::postgres_server::Postgres;
 
 pub(crate) fn open(url: &str) -> Ledger {
@@ -25,7 +25,22 @@ async fn a_server_that_stops_at_once_keeps_the_limit() {
     let ledgers = [0; 3].map(|_| open(&server.url("postgres")));
     let load = Load::start(&ledgers);
     load.more(2 * LIMIT).await;
+    server.stop("immediate");
+    server.restart();
+    load.more(2 * LIMIT).await;
+    load.judge();
+}
+
+/// kill -9 of every process of the server, which none of them can notice. What it has committed is in the kernel:
+/// it goes on counting. The window outlasts the kill and the start, so that what was forgotten could be granted twice.
+#[tokio::test]
+async fn a_server_whose_processes_are_killed_comes_back_and_keeps_the_limit() {
+    let mut server = PostgresServer::start(&[]);
+    let ledgers = [0; 3].map(|_| open(&server.url("postgres")));
+    let load = Load::of(OUTLASTS_FAULTS, &ledgers);
+    load.more(LIMIT).await;
     server.kill();
+    assert!(server.try_sql("postgres", "SELECT 1").is_err());
     server.restart();
     load.more(2 * LIMIT).await;
     load.judge();
@@ -193,7 +208,7 @@ async fn a_quota_of_an_hour_is_used_up_and_not_exceeded_across_a_stop() {
     let mut server = PostgresServer::start(&[]);
     let ledgers = [0; 3].map(|_| open(&server.url("postgres")));
     let used = use_up_quota(&ledgers, 300, async |_| {
-        server.kill();
+        server.stop("immediate");
         server.restart();
     })
     .await;

@@ -24,6 +24,7 @@ pub(crate) struct Postgres {
     pub(crate) clock: Arc<SlowClock>,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) node_lease: Span,
+    lost_after: Span,
 }
 
 /// The server of the tests that run now: it ends with the last of them.
@@ -52,7 +53,14 @@ impl Postgres {
             clock: SlowClock::new(1),
             state_dir: None,
             node_lease: NetworkedOptions::default().node_lease,
+            lost_after: NetworkedOptions::default().lost_after,
         }
+    }
+
+    /// Loss is not what is tested: a machine that stands still for some seconds is none.
+    pub(crate) fn patient(mut self) -> Postgres {
+        self.lost_after = Span::from_secs(30);
+        self
     }
 
     /// Milliseconds of its clock are long enough for a busy machine. The function is as the first
@@ -81,6 +89,7 @@ impl Postgres {
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
             node_lease: self.node_lease,
+            lost_after: self.lost_after,
             ..NetworkedOptions::default()
         }
     }

@@ -78,26 +78,6 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// A process and its children.
-fn family_of(pid: u32) -> Vec<u32> {
-    let mut family = vec![pid];
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(child) = entry.file_name().to_string_lossy().parse() else {
-            continue;
-        };
-        // "pid (name) state parent …"
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat
-            .rsplit(") ")
-            .next()
-            .and_then(|rest| rest.split(' ').nth(1));
-        if parent.and_then(|parent| parent.parse().ok()) == Some(pid) {
-            family.push(child);
-        }
-    }
-    family
-}
-
 /// The faults of the network between one node and the server.
 async fn disturb(proxy: &FaultProxy, fault: Fault, dice: &mut fastrand::Rng) {
     match fault {
@@ -203,9 +183,12 @@ async fn a_postgres_under_random_faults_keeps_the_limit() {
             *counts.entry(fault).or_default() += 1;
             println!("  {fault:?}");
             match fault {
-                Fault::Kill => server.restart(),
+                Fault::Kill => {
+                    server.kill();
+                    server.restart();
+                }
                 Fault::Pause => {
-                    let processes = family_of(server.pid());
+                    let processes = server.processes();
                     assert!(processes.len() > 1, "{processes:?}");
                     processes.iter().for_each(|&pid| signal(pid, Signal::STOP));
                     pause(Duration::from_millis(dice.u64(1..2_500))).await;

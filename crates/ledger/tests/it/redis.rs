@@ -15,7 +15,7 @@ mod conforms {
 /// The lease in the store was 5 s whatever `node_lease` said.
 #[tokio::test]
 async fn a_registration_lasts_as_long_as_configured() {
-    let mut redis = Redis::start();
+    let mut redis = Redis::start().patient();
     redis.node_lease = secs(60);
     let mut owner = Owner::new(&redis, 1);
     let rule = sliding(1, secs(10));

@@ -224,7 +224,7 @@ async fn a_server_that_evicts_keys_is_not_used_until_it_no_longer_does() {
 #[tokio::test]
 async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
     let folder = TempFolder::new("state");
-    let mut redis = Redis::start();
+    let mut redis = Redis::start().patient();
     redis.state_dir = Some(folder.path().to_owned());
     let rule = sliding(500, secs(86_400));
     {
@@ -249,7 +249,7 @@ async fn a_wiped_store_is_full_and_a_new_one_is_empty() {
 /// again what it had used: 5 of 3 in an hour.
 #[tokio::test]
 async fn a_wiped_store_that_a_new_host_uses_is_full_for_the_others() {
-    let redis = Redis::start();
+    let redis = Redis::start().patient();
     let rule = sliding(3, secs(3_600));
     let mut old = Owner::new(&redis, 1);
     for _ in 0..2 {
@@ -272,7 +272,7 @@ async fn a_wiped_store_that_a_new_host_uses_is_full_for_the_others() {
 #[tokio::test]
 async fn a_wiped_store_that_a_new_host_uses_is_full_for_a_host_that_returns() {
     let folder = TempFolder::new("state");
-    let mut redis = Redis::start();
+    let mut redis = Redis::start().patient();
     let rule = sliding(3, secs(3_600));
     redis.state_dir = Some(folder.path().to_owned());
     {
@@ -295,7 +295,7 @@ async fn a_wiped_store_that_a_new_host_uses_is_full_for_a_host_that_returns() {
 /// A permit of a long limit is handed out when the replica has it, and not before.
 #[tokio::test]
 async fn a_permit_of_a_long_limit_waits_for_the_replica() {
-    let redis = Redis::start();
+    let redis = Redis::start().patient();
     let replica = RedisServer::start(&[]);
     let port = redis.server.address().port();
     send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));

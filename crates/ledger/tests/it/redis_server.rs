@@ -25,6 +25,7 @@ pub(crate) struct Redis {
     pub(crate) clock: std::sync::Arc<SlowClock>,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) node_lease: Span,
+    lost_after: Span,
     pub(crate) rules: Rules,
 }
 
@@ -40,8 +41,15 @@ impl Redis {
             clock: SlowClock::new(1),
             state_dir: None,
             node_lease: NetworkedOptions::default().node_lease,
+            lost_after: NetworkedOptions::default().lost_after,
             rules,
         }
+    }
+
+    /// Loss is not what is tested: a machine that stands still for some seconds is none.
+    pub(crate) fn patient(mut self) -> Redis {
+        self.lost_after = Span::from_secs(30);
+        self
     }
 
     /// Milliseconds of its clock are long enough for a busy machine.
@@ -59,6 +67,7 @@ impl Redis {
             test_clock: Some(self.clock.clone()),
             state_dir: self.state_dir.clone(),
             node_lease: self.node_lease,
+            lost_after: self.lost_after,
             rules: self.rules,
             ..NetworkedOptions::default()
         }

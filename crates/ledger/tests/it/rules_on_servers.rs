@@ -3,37 +3,45 @@
 //!
 //! The window outlasts each fault, so that what was forgotten can be granted a second time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::smallvec;
 use tollgate_core::ask::Verdict;
+use tollgate_core::limit::Rule;
 use tollgate_core::replica::Rules;
+use tollgate_core::time::Span;
 use tollgate_ledger::postgres::PostgresAddress;
 use tollgate_ledger::{Clock, Ledger, NetworkedOptions};
 use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
-use crate::backend::{Owner, Permit, arrived, secs, sliding, term};
-use crate::load::{LIMIT, Load, OUTLASTS_FAULTS};
+use crate::backend::{Owner, Permit, arrived, sliding, term};
+use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, UsedLimit};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 
 /// Tries until a window is exceeded: on a busy machine a fault may take longer than a window, and then nothing
-/// that was forgotten can be granted again.
-const TRIES: usize = 8;
+/// that was forgotten can be granted again. A disk that is slow is so in each try: the window grows with them, to
+/// 40 s.
+const TRIES: u64 = 8;
 
 /// With all rules no window has more calls than allowed, and without this one some window has.
-async fn is_needed(off: Rules, most: impl AsyncFn(Rules) -> u64) {
-    let with = most(Rules::default()).await;
+async fn is_needed(off: Rules, most: impl AsyncFn(Rules, UsedLimit) -> u64) {
+    let with = most(Rules::default(), OUTLASTS_FAULTS).await;
     assert!(with <= LIMIT, "with the rule: {with} of {LIMIT}");
-    some_window_is_exceeded(async || most(off).await).await;
+    some_window_is_exceeded(async |limit| most(off, limit).await).await;
 }
 
 /// Without a rule, some window has more calls than allowed.
-pub(crate) async fn some_window_is_exceeded(most: impl AsyncFn() -> u64) {
+pub(crate) async fn some_window_is_exceeded(most: impl AsyncFn(UsedLimit) -> u64) {
     let mut without = 0;
-    for _ in 0..TRIES {
-        without = most().await;
+    for tried in 0..TRIES {
+        without = most(UsedLimit {
+            window: Span(OUTLASTS_FAULTS.window.0 * (1 + tried)),
+            ..OUTLASTS_FAULTS
+        })
+        .await;
         if without > LIMIT {
             return;
         }
@@ -49,8 +57,8 @@ fn nothing_closes_after_a_promotion() -> Rules {
 }
 
 /// Uses the limit up, lets this happen, and goes on until as much was used again.
-async fn most_around(ledgers: &[Ledger], fault: impl AsyncFnOnce(&Load)) -> u64 {
-    let load = Load::of(OUTLASTS_FAULTS, ledgers);
+async fn most_around(limit: UsedLimit, ledgers: &[Ledger], fault: impl AsyncFnOnce(&Load)) -> u64 {
+    let load = Load::of(limit, ledgers);
     load.more(1).await;
     fault(&load).await;
     load.more(LIMIT).await;
@@ -59,10 +67,10 @@ async fn most_around(ledgers: &[Ledger], fault: impl AsyncFnOnce(&Load)) -> u64 
 
 #[tokio::test]
 async fn without_closing_a_killed_redis_grants_a_window_twice() {
-    is_needed(nothing_closes_after_a_promotion(), async |rules| {
+    is_needed(nothing_closes_after_a_promotion(), async |rules, limit| {
         let mut redis = Redis::on(RedisServer::start(&[]), rules);
         let ledgers: Vec<Ledger> = (0..3).map(|_| redis.open_at(&redis.server.url())).collect();
-        most_around(&ledgers, async |load| {
+        most_around(limit, &ledgers, async |load| {
             load.more(LIMIT - 1).await;
             redis.server.kill();
             redis.server.restart();
@@ -89,12 +97,12 @@ pub(crate) async fn with_lagging_replica(rules: Rules) -> (Redis, RedisServer, F
 
 /// How much of what was written it has. The proxy between them runs on this thread, so a command that waits
 /// for replicas would wait for ever.
-fn offset(server: &RedisServer) -> String {
+pub(crate) fn offset(server: &RedisServer) -> u64 {
     let info = server.command(&["INFO", "replication"]).unwrap();
-    let line = info
+    let offset = info
         .lines()
-        .find(|line| line.starts_with("master_repl_offset:"));
-    line.unwrap_or_default().to_owned()
+        .find_map(|line| line.strip_prefix("master_repl_offset:"));
+    offset.unwrap().trim().parse().unwrap()
 }
 
 /// The replica takes over the master's address.
@@ -107,10 +115,10 @@ pub(crate) fn promote(redis: &mut Redis, replica: &mut RedisServer) {
 
 #[tokio::test]
 async fn without_closing_a_replica_that_is_behind_grants_a_window_twice() {
-    is_needed(nothing_closes_after_a_promotion(), async |rules| {
+    is_needed(nothing_closes_after_a_promotion(), async |rules, limit| {
         let (mut redis, mut replica, proxy) = with_lagging_replica(rules).await;
         let ledgers: Vec<Ledger> = (0..3).map(|_| redis.open_at(&redis.server.url())).collect();
-        most_around(&ledgers, async |load| {
+        most_around(limit, &ledgers, async |load| {
             proxy.update(|faults| faults.down.flow = Flow::Drop);
             load.more(LIMIT - 1).await;
             promote(&mut redis, &mut replica);
@@ -122,13 +130,13 @@ async fn without_closing_a_replica_that_is_behind_grants_a_window_twice() {
 
 #[tokio::test]
 async fn without_closing_a_standby_that_is_behind_grants_a_window_twice() {
-    is_needed(nothing_closes_after_a_promotion(), async |rules| {
+    is_needed(nothing_closes_after_a_promotion(), async |rules, limit| {
         let mut server = PostgresServer::start(&[]);
         let proxy = FaultProxy::start(server.address(), 1).await.unwrap();
         let standby = server.standby_through(proxy.address());
         wait_until_followed(&server).await;
         let ledgers = [0; 3].map(|_| open_either(&server, &standby, rules));
-        most_around(&ledgers, async |load| {
+        most_around(limit, &ledgers, async |load| {
             proxy.update(|faults| faults.down.flow = Flow::Drop);
             load.more(LIMIT - 1).await;
             server.kill();
@@ -191,33 +199,34 @@ async fn without_the_epoch_in_the_comparison_old_rows_are_written_on_a_new_maste
         compare_epoch: false,
         ..Rules::default()
     };
-    is_needed(off, async |rules| {
+    is_needed(off, async |rules, limit| {
         let (mut redis, mut replica, proxy) = with_lagging_replica(rules).await;
         let open = |redis: &Redis| Owner::of(&redis.open_at(&redis.server.url()));
         let (mut old, mut new) = (open(&redis), open(&redis));
-        let first = take_many(&mut old, 5).await;
+        // Nobody waits for its end, so it may be long.
+        let rule = sliding(LIMIT, Span(6 * limit.window.0));
+        let first = take_many(&mut old, &rule, 5).await;
         old.wait_settled().await;
         while offset(&redis.server) != offset(&replica) {
             pause(Duration::from_millis(20)).await;
         }
         proxy.update(|faults| faults.down.flow = Flow::Drop);
-        let second = take_many(&mut new, LIMIT).await;
+        let second = take_many(&mut new, &rule, LIMIT).await;
         new.wait_settled().await;
         assert_eq!(first + second, LIMIT);
         promote(&mut redis, &mut replica);
-        first + second + take_many(&mut old, LIMIT).await
+        first + second + take_many(&mut old, &rule, LIMIT).await
     })
     .await;
 }
 
 /// So many permits at once, which are used.
-async fn take_many(owner: &mut Owner, permits: u64) -> u64 {
-    let rule = sliding(LIMIT, secs(10));
+async fn take_many(owner: &mut Owner, rule: &Arc<Rule>, permits: u64) -> u64 {
     let mut events = owner.ledger.events();
     loop {
         let mut asks = Vec::new();
         for _ in 0..permits {
-            asks.push(owner.ask(smallvec![term("x", &rule)]));
+            asks.push(owner.ask(smallvec![term("x", rule)]));
         }
         let Ok(offered) = owner.ledger.offer(asks.clone()).await else {
             drop(tokio::time::timeout(Duration::from_millis(20), events.next()).await);

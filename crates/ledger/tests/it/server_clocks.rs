@@ -52,7 +52,7 @@ async fn a_redis_whose_clock_steps_forth_and_back_keeps_the_limit() {
 
 #[tokio::test]
 async fn a_redis_whose_steps_are_believed_exceeds_the_limit() {
-    some_window_is_exceeded(async || most_while_redis_steps(steps_are_believed()).await).await;
+    some_window_is_exceeded(async |_| most_while_redis_steps(steps_are_believed()).await).await;
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn a_postgres_whose_clock_steps_forth_and_back_keeps_the_limit() {
 
 #[tokio::test]
 async fn a_postgres_whose_steps_are_believed_exceeds_the_limit() {
-    some_window_is_exceeded(async || most_while_postgres_steps(steps_are_believed()).await).await;
+    some_window_is_exceeded(async |_| most_while_postgres_steps(steps_are_believed()).await).await;
 }
 
 /// The replica's host has another clock.

@@ -160,7 +160,7 @@ async fn a5_both_gateways_sleep_and_send_one_probe() {
             }
         })
         .await;
-        let rest = "limits: [1000/1s]\nhealth: {scope: provider, count: attempt, failure_threshold: 3, sleep_first: 2s, sleep_min: 2s}";
+        let rest = "limits: [1000/1s]\nhealth: {scope: provider, count: attempt, failure_threshold: 3, sleep_first: 6s, sleep_min: 6s}";
         let [one, two] = server.gateways("sleep", &upstream, rest).await;
         until(&two, "/x/well", 200).await;
         let before = upstream.count();
@@ -175,7 +175,7 @@ async fn a5_both_gateways_sleep_and_send_one_probe() {
             until(daemon, "/x/well", 503).await;
         }
         let down = upstream.count();
-        let waits = [("x-tollgate-timeout", "3s")];
+        let waits = [("x-tollgate-timeout", "8s")];
         let calls = [&one, &two, &one, &two, &one, &two].map(|daemon| {
             let gateway = daemon.gateway;
             tokio::spawn(async move { get_with(gateway, "/x/down", &waits).await.status })
@@ -183,7 +183,7 @@ async fn a5_both_gateways_sleep_and_send_one_probe() {
         for call in calls {
             assert_ne!(within_timeout(call).await.unwrap(), 200);
         }
-        // The second sleep is longer than they wait.
+        // The second sleep is longer than they wait, also if a busy machine lets them begin seconds late.
         assert_eq!(upstream.count() - down, 1, "one probe of both");
     }
 }
@@ -197,7 +197,7 @@ async fn a_remaining_count_that_one_gateway_hears_of_holds_for_the_other() {
                 "/low" => {
                     let headers = [
                         ("x-ratelimit-remaining", "0"),
-                        ("x-ratelimit-limit", "100"),
+                        ("x-ratelimit-limit", "100000"),
                         ("x-ratelimit-reset", "50"),
                     ];
                     reply(200, &headers, "")
@@ -206,12 +206,14 @@ async fn a_remaining_count_that_one_gateway_hears_of_holds_for_the_other() {
             }
         })
         .await;
-        let rest = "limits: [{limit: 100, period: 50s}]\ndegrade: off";
+        let rest = "limits: [{limit: 100000, period: 50s}]\ndegrade: off";
         let [one, two] = server.gateways("remaining", &upstream, rest).await;
         until(&two, "/x/before", 200).await;
         until(&one, "/x/low", 200).await;
         until(&two, "/x/a", 429).await;
         assert_silent(&two, &upstream, 429).await;
-        assert!(upstream.count() < 100, "its own count would have sufficed");
+        // So many that the other one hears of it before it has made them, however late.
+        let own = upstream.count();
+        assert!(own < 100_000, "its own count would have sufficed");
     }
 }

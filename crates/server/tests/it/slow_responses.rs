@@ -66,7 +66,7 @@ async fn a_slot_frees_without_a_response_when_the_call_must_have_arrived() {
 async fn hold_until_response_waits_for_the_response() {
     let upstream = responds_to_all_of(3).await;
     let rest = "arrive_within: 50ms\nhold_until: response\nqueue: {timeout: 1s}\n\
-                timeout: 2s\nlimits: [2/100ms]";
+                timeout: 10s\nlimits: [2/100ms]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let statuses = get_all(&gateway, 3).await;
     assert!(!statuses.contains(&200), "{statuses:?}");
@@ -100,7 +100,7 @@ async fn a_request_that_is_not_acknowledged_does_not_count_as_arrived() {
     let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
     drop_data(&upstream);
     let rest = format!(
-        "arrive_within: 50ms\nqueue: {{timeout: 1s}}\ntimeout: 2s\nlimits: [2/100ms]\n{NO_RETRY}"
+        "arrive_within: 50ms\nqueue: {{timeout: 1s}}\ntimeout: 10s\nlimits: [2/100ms]\n{NO_RETRY}"
     );
     let address = upstream.local_addr().unwrap();
     let gateway = TestGateway::start(&[file(address, &rest)]).await;

@@ -216,7 +216,7 @@ async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     let rest = "limits: [4/400ms]\non_store_loss: local-share\nlate_arrival: 100ms\nretry: {retries: {high: 0, normal: 0, low: 0}}";
     let options = Options {
         nodes: 2,
-        node_lease: Span::from_millis(1_500),
+        node_lease: Span::from_secs(5),
         ..Options::default()
     };
     let files = [file(provider.address(), rest)];
@@ -229,7 +229,7 @@ async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     let closed = get_with(gateway.address, "/x/a", &quick).await;
     assert_store_lost(&closed);
     let left = closed.json()["retryIn"].as_u64();
-    assert!(left.is_some_and(|left| left <= 2_001), "{closed:?}");
+    assert!(left.is_some_and(|left| left <= 5_501), "{closed:?}");
     // Its share is two per window: of eight concurrent calls the limit rejects most.
     get_until(&gateway, 200).await;
     let address = gateway.address;

@@ -188,7 +188,7 @@ async fn an_unrequested_upgrade_is_502() {
 #[tokio::test]
 async fn an_idle_tunnel_is_closed() {
     let upstream = echo().await;
-    let rest = "concurrency: 1\ntimeout: {tunnel: 800ms}\nlate_arrival: 50ms\nlimits: [100/1s]";
+    let rest = "concurrency: 1\ntimeout: {tunnel: 3s}\nlate_arrival: 50ms\nlimits: [100/1s]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let (mut stream, _) = open(&gateway).await;
     assert_echo(&mut stream, "hello").await;
@@ -312,7 +312,7 @@ async fn a_websocket_that_the_gateway_ends_gets_a_close_frame() {
 #[tokio::test]
 async fn no_close_frame_is_sent_in_the_middle_of_another() {
     let upstream = echo().await;
-    let rest = "timeout: {tunnel: 400ms}\nlimits: [100/1s]";
+    let rest = "timeout: {tunnel: 3s}\nlimits: [100/1s]";
     let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
     let (mut stream, _) = open(&gateway).await;
     echo_frame(&mut stream, FRAME.get(..4).unwrap()).await;

@@ -1,7 +1,8 @@
 //! A Postgres server for tests.
 //!
 //! Promises: it runs as another user where the tests run as root, which Postgres rejects. It is
-//! durable: what it has committed survives kill -9.
+//! durable: what it has committed survives kill -9. It waits for no disk (`fsync=off`): only a power cut
+//! would lose what the kernel has.
 //!
 //! Never: uses a cluster of the host.
 
@@ -9,14 +10,18 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 #[cfg(feature = "http")]
 use super::Certificate;
-use super::{HostClock, Server};
+use super::{HostClock, STARTS, Server};
 use crate::test_host::{TempFolder, free_address};
 
 /// Where distributions put the programs of each version.
 const PROGRAMS: &str = "/usr/lib/postgresql";
+
+/// Steps of 10 ms in which the kernel ends a killed process, far beyond the need of a busy machine.
+const DEATH_STEPS: u32 = 6_000;
 
 /// A Postgres server.
 #[derive(Debug)]
@@ -169,6 +174,7 @@ impl PostgresServer {
         give_to_postgres(folder.path());
         let mut copy = as_user("pg_basebackup");
         copy.args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast"])
+            .arg("--no-sync")
             .args(["-p", &self.address.port().to_string(), "-D"])
             .arg(folder.path().join("data"));
         check(&mut copy);
@@ -188,16 +194,23 @@ impl PostgresServer {
 
     fn on(folder: TempFolder, clock: Option<&str>) -> PostgresServer {
         let clock = clock.map(|offset| HostClock::new(folder.path(), offset));
-        let address = free_address();
-        let server =
-            launch(&folder, address, clock.as_ref()).unwrap_or_else(|error| panic!("{error}"));
-        PostgresServer {
-            server,
-            address,
-            clock,
-            disk: None,
-            folder,
+        let mut last = String::new();
+        for _ in 0..STARTS {
+            let address = free_address();
+            match launch(&folder, address, clock.as_ref()) {
+                Ok(server) => {
+                    return PostgresServer {
+                        server,
+                        address,
+                        clock,
+                        disk: None,
+                        folder,
+                    };
+                }
+                Err(error) => last = error,
+            }
         }
+        panic!("{last}");
     }
 
     /// Where it listens.
@@ -244,19 +257,31 @@ impl PostgresServer {
         clock.expect("a server on a clock of its own").set(offset);
     }
 
-    /// The number of its main process.
+    /// The numbers of its processes: the main one first, which has started all others.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
+    pub fn processes(&self) -> Vec<u32> {
+        let main = self.server.pid();
+        let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_main = |&pid: &u32| stat(pid).is_some_and(|(_, parent)| parent == main);
+        std::iter::once(main)
+            .chain(numbers.filter(of_main))
+            .collect()
     }
 
-    /// kill -9 of all of its processes.
+    /// kill -9 of all of its processes. Nothing of them is left when this returns.
     pub fn kill(&mut self) {
-        self.stop("immediate");
-        self.server.kill();
+        if self.server.is_running() {
+            // A process that stands still starts no other one.
+            signal("STOP", &[self.server.pid()]);
+            let processes = self.processes();
+            signal("KILL", &processes);
+            self.server.kill();
+            wait_until_dead(&processes);
+        }
     }
 
-    /// Ends it as `pg_ctl stop -m MODE` does.
+    /// Ends it as `pg_ctl stop -m MODE` does; `immediate` ends its processes without a checkpoint.
     pub fn stop(&mut self, mode: &str) {
         let mut stop = as_user("pg_ctl");
         stop.args(["stop", "-w", "-m", mode, "-D"])
@@ -354,9 +379,40 @@ fn launch(
         .arg(folder.path().join("data"))
         .args(["-c", "listen_addresses=127.0.0.1"])
         .args(["-c", "shared_buffers=16MB", "-c", "max_connections=800"])
+        // What the kernel has survives a kill. With it, a start after a kill syncs each of a thousand files.
+        .args(["-c", "fsync=off"])
         .args(["-p", &address.port().to_string(), "-k"])
         .arg(folder.path());
     Server::start(&mut command, "database system is ready to accept")
+}
+
+/// The state of a process, and who has started it; `None`: it is gone.
+fn stat(pid: u32) -> Option<(char, u32)> {
+    // "pid (name) state parent …"
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = stat.rsplit(") ").next()?.split(' ');
+    let state = words.next()?.chars().next()?;
+    Some((state, words.next()?.parse().ok()?))
+}
+
+/// One that has ended meanwhile gets nothing.
+fn signal(name: &str, processes: &[u32]) {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", name]);
+    drop(run(kill.args(processes.iter().map(u32::to_string))));
+}
+
+/// A server does not start while a process of the former one is left: it has its memory open.
+fn wait_until_dead(processes: &[u32]) {
+    for _ in 0..DEATH_STEPS {
+        // One that nobody has asked for its end (Z) has nothing open any more.
+        let is_dead = |&pid: &u32| stat(pid).is_none_or(|(state, _)| "ZX".contains(state));
+        if processes.iter().all(is_dead) {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("processes of the server do not end: {processes:?}");
 }
 
 /// A program of Postgres, run as the user `postgres` if this one is root.

@@ -130,7 +130,7 @@ pub(crate) async fn with_timeout<T>(result: impl Future<Output = T>) -> T {
 }
 
 /// Far beyond what loopback needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[expect(
     clippy::disallowed_methods,
