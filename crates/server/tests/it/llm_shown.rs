@@ -243,6 +243,13 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
         match () {
             () if body.contains("none") => reply(200, &json, "{\"secret-text\":1}"),
             () if body.contains("low") => reply(200, &json, &usage("0")),
+            () if body.contains("huge") => reply(200, &json, &usage("10000000")),
+            () if body.contains("short") => {
+                let text = "word ".repeat(400);
+                let choices = json!([{"message": {"role": "assistant", "content": text}}]);
+                let body = json!({"choices": choices, "usage": {"total_tokens": 1}});
+                reply(200, &json, &body.to_string())
+            }
             () if body.contains("absurd") => reply(200, &json, &usage("99999999999999999999")),
             () if body.contains("negative") => reply(200, &json, &usage("-7")),
             () => reply(200, &json, &usage("50")),
@@ -278,6 +285,15 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
             Some("less than was seen"),
         ),
         (
+            "{\"model\":\"m\",\"messages\":[\"short\"]}",
+            Some("less than was seen"),
+        ),
+        // More than the limit, though models with so many tokens may come.
+        (
+            "{\"model\":\"m\",\"messages\":[\"huge\"]}",
+            Some("more than one call can use"),
+        ),
+        (
             "{\"model\":\"m\",\"messages\":[\"absurd\"]}",
             Some("usage that is no number"),
         ),
@@ -304,5 +320,32 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
                 assert!(said[0].contains(text), "{body}: {said:?}");
             }
         }
+    }
+}
+
+/// A former bug: one response with an absurd usage was learned as what calls of its model use. After it
+/// each call without a bound held the whole budget of its caller, so all but the first of a day were
+/// rejected.
+#[tokio::test]
+async fn an_absurd_usage_is_not_learned_as_what_calls_use() {
+    let upstream = Upstream::start(|_, received| async move {
+        let tokens = match String::from_utf8_lossy(&received.body).contains("absurd") {
+            true => 10_000_000,
+            false => 50,
+        };
+        let body = json!({"usage": {"total_tokens": tokens}}).to_string();
+        reply(200, &[("content-type", "application/json")], &body)
+    })
+    .await;
+    let budget = "limits: [{name: day, limit: 5000, period: 1d, algorithm: calendar, timezone: UTC, unit: tokens, per: caller}]\nlearn: false";
+    let file = preset("openai", upstream.address, budget);
+    let daemon = daemon("llm-absurd", &file, &clock()).await;
+    let body = |text: &str| json!({"model": "m", "messages": [{"role": "user", "content": text}]});
+    assert_eq!(call(&daemon, "a", &body("absurd")).await.status, 200);
+    let closed = call(&daemon, "a", &body("hello")).await;
+    assert_eq!(closed.status, 429, "its own budget is used");
+    for _ in 0..5 {
+        let response = call(&daemon, "b", &body("hello")).await;
+        assert_eq!(response.status, 200, "{}", response.body);
     }
 }
