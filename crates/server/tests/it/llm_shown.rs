@@ -14,7 +14,7 @@ use tollgate_sim::llm::{LlmProvider, LlmSettings};
 
 use crate::client::{ClientResponse, post};
 use crate::llm::{calls_per_minute, chat, completion, preset};
-use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_daemon::{TestDaemon, from_config, from_file, write_file};
 use crate::upstream::{Upstream, reply};
 
 /// 2026-03-01, noon, UTC.
@@ -231,6 +231,33 @@ async fn budgets_are_shown_per_caller_and_begin_anew_with_the_calendar() {
     assert_eq!(call(&daemon, "a", &body).await.status, 200, "others go on");
     clock.pass(Span::from_secs(31 * 86_400));
     assert_eq!(call(&daemon, "b", &body).await.status, 200, "April");
+}
+
+/// A former bug: a budget was shown only where a call of its caller had come to this process. Another
+/// process, and this one after a restart, showed none.
+#[tokio::test]
+async fn budgets_of_configured_callers_are_shown_before_their_first_call() {
+    let budget = "limits: [{name: day, limit: 500, period: 1d, algorithm: calendar, timezone: UTC, unit: tokens, per: caller}]";
+    let clock = clock();
+    let file = preset("openai", "127.0.0.1:9".parse().unwrap(), budget);
+    write_file("llm-unseen-x.yaml", &file);
+    write_file(
+        "llm-unseen.yaml",
+        "providers: [llm-unseen-x.yaml]\ncallers: {team-a: {}, team-b: {}}\n",
+    );
+    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+    let loader = from_config("llm-unseen.yaml");
+    let daemon = TestDaemon::start_on(ledger, loader, Options::default(), None).await;
+    let status = shown(&daemon, "/v1/providers/x").await;
+    for caller in ["team-a", "team-b"] {
+        let budget = &status["budgets"][caller][0];
+        assert_eq!(budget["remaining"], 500, "{status}");
+    }
+    let callers = shown(&daemon, "/v1/callers").await;
+    let callers = callers["providers"][0]["callers"].as_array().unwrap();
+    let names: Vec<_> = callers.iter().map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["team-a", "team-b"], "{callers:?}");
+    assert_eq!(callers[0]["limits"][0]["used"], 0);
 }
 
 /// Bad requests and bad responses are said in the log: one line, without content.
