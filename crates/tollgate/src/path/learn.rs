@@ -173,6 +173,10 @@ fn count_response(
 ) {
     let provider = &subject.provider;
     provider.metrics.on_response(status, class, took);
+    if class == Class::Other {
+        let now = provider.ledger.at();
+        provider.client_errors.report(&subject.id, status, now);
+    }
     if class == Class::Limited {
         let now = provider.ledger.at();
         subject.count_quota(|quota| quota.on_limited(now));
