@@ -154,7 +154,15 @@ async def call(client: Any, output: int, priority: str) -> Optional[float]:
     return first
 
 
-async def work(url: str, seconds: float) -> Dict[str, Any]:
+def used(provider: str) -> int:
+    """All tokens that the provider has counted so far."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{provider}/-/report", timeout=5) as response:
+        report = json.load(response)
+    return int(report["input_tokens"] + report["output_tokens"])
+
+
+async def work(url: str, provider: str, seconds: float) -> Dict[str, Any]:
     """People alone, then people beside the batches."""
     import httpx
     import openai
@@ -192,7 +200,7 @@ async def work(url: str, seconds: float) -> Dict[str, Any]:
         return sorted(times)
 
     alone = await people(0, 20 if seconds >= 30 else 2)
-    failed = 0
+    failed, used_before = 0, used(provider)
     started, until = time.monotonic(), time.monotonic() + seconds
     flood = [asyncio.ensure_future(batch(index, until)) for index in range(BATCH)]
     beside = await people(until, 0)
@@ -201,7 +209,8 @@ async def work(url: str, seconds: float) -> Dict[str, Any]:
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
     took = time.monotonic() - started
-    return {"alone": alone, "beside": beside, "failed": failed, "seconds": took}
+    return {"alone": alone, "beside": beside, "failed": failed, "seconds": took,
+            "used": used(provider) - used_before}
 
 
 # ------------------------------------------------------------------ subjects
@@ -261,9 +270,10 @@ def measure(name: str, seconds: float) -> List[str]:
                        "--speed", "1000"], stdout=subprocess.PIPE)
         assert sim.stdout is not None
         try:
-            subject, url = SUBJECTS[name](folder, sim.stdout.readline().strip())
+            provider = sim.stdout.readline().strip()
+            subject, url = SUBJECTS[name](folder, provider)
             before = subject.cpu() if subject else 0.0
-            worker = [sys.executable, __file__, "--worker", url, "--seconds", str(seconds)]
+            worker = [sys.executable, __file__, "--worker", url, "--provider", provider, "--seconds", str(seconds)]
             callers = Process(worker, stdout=subprocess.PIPE)
             seen = json.loads(callers.wait().strip().splitlines()[-1])
             cpu = subject.cpu() - before if subject else 0.0
@@ -273,10 +283,10 @@ def measure(name: str, seconds: float) -> List[str]:
             printed = [process.stop() for process in reversed(RUNNING.copy())][-1]
     report = json.loads(printed.strip().splitlines()[-1])
     calls = report["accepted"]
-    used = report["input_tokens"] + report["output_tokens"]
+    # From the start of the flood, as what is allowed.
     allowed = TPM + TPM * seen["seconds"] / 60
     of_subject = [f"{cpu / max(calls, 1) * 1000:.1f} ms", f"{peak:.0f} MiB"] if subject else ["–", "–"]
-    row = [name, f"{report['rejected']} of {calls + report['rejected']}", f"{used / allowed * 100:.1f} %",
+    row = [name, f"{report['rejected']} of {calls + report['rejected']}", f"{seen['used'] / allowed * 100:.1f} %",
            p(seen["alone"], 50), p(seen["alone"], 99), p(seen["beside"], 50), p(seen["beside"], 99),
            str(seen["failed"]), *of_subject]
     print(row, file=sys.stderr, flush=True)
@@ -307,9 +317,10 @@ def main() -> None:
     parser.add_argument("--only", choices=["tollgate", "litellm", "sdk"], help="one subject")
     parser.add_argument("--out", type=Path, help="the page whose section is replaced")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--provider", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(asyncio.run(work(options.worker, options.seconds))))
+        print(json.dumps(asyncio.run(work(options.worker, options.provider, options.seconds))))
         return
     # Processes are ended also if this one is.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))

@@ -5,7 +5,7 @@ import statistics
 import threading
 import time
 
-from harness import Received, Reply, gaps, to_set, together
+from harness import IS_SHARED, Received, Reply, at_most, gaps, to_set, together
 from anivault import cli, NO_RETRY, env, health, calls, failing
 
 
@@ -51,7 +51,7 @@ def retry_after() -> None:
         response = daemon.get(f"/tmdb/3/{kind}")
         at = [got.at for got in provider.log(f"/3/{kind}")]
         found[kind] = (response.status, (gaps(at) or [-1.0])[0])
-    wrong = {kind: value for kind, value in found.items() if value[0] != 200 or not bounds[kind][0] <= value[1] <= bounds[kind][1]}
+    wrong = {kind: value for kind, value in found.items() if value[0] != 200 or not bounds[kind][0] <= value[1] <= at_most(bounds[kind][1])}
     shown = " ".join(f"{kind} {value[1]:.1f}" for kind, value in found.items())
     cli.check("A9", "Retry-After in seconds and as a date; 0 and past are 1 s; malformed is absent; Date corrects skew", not wrong, shown)
     cli.check(
@@ -89,12 +89,13 @@ def jitter() -> None:
     for place, ceiling in ((0, 1.5), (1, 3.0)):
         sample = [one[place] for one in waits]
         mean, spread = statistics.mean(sample), statistics.stdev(sample)
-        # 60 draws: four standard errors of the mean, and a little for a busy machine.
+        # 60 draws: four standard errors of the mean, and a little for a busy machine; more for one that stalls.
+        late = 0.5 if IS_SHARED else 0.0
         held = (
             set(statuses) == {200}
-            and abs(mean - ceiling / 2) < 0.17 * ceiling
-            and abs(spread - ceiling / 12**0.5) < 0.1 * ceiling
-            and max(sample) < ceiling + 0.5
+            and -0.17 * ceiling < mean - ceiling / 2 < 0.17 * ceiling + late
+            and -0.1 * ceiling < spread - ceiling / 12**0.5 < 0.1 * ceiling + late
+            and max(sample) < at_most(ceiling + 0.5)
         )
         what = f"retry {place + 1}: uniform between 0 and {ceiling} s (60 calls)"
         cli.check("A10", what, held, f"mean {mean:.2f} s, deviation {spread:.2f} s, longest {max(sample):.2f} s")
@@ -125,6 +126,9 @@ def kinds_of_errors() -> None:
         held,
         f"count_other {after['count_other']}, {after['state']}",
     )
+    lines = [line for line in daemon.log().splitlines() if "event=client_error" in line]
+    logged = bool(lines) and all("provider=tmdb status=4" in line and "/3/movie" not in line for line in lines)
+    cli.check("A11", "they are logged, at most once a second, with provider and status and no path", logged, f"{len(lines)} lines")
     network = cli.sim()
     broken = cli.serve(env(network.url), *to_set(NO_RETRY, "tmdb.timeout.first_byte=700ms"))
     calls(broken, 0, 8)
@@ -145,3 +149,11 @@ def kinds_of_errors() -> None:
         after["net_errors"] >= 10 and after["state"] in ("throttle", "sleep"),
         f"net_errors {after['net_errors']}, {after['state']}",
     )
+    # A name that no server has: the resolver of the host says so, or is not there.
+    unnamed = cli.serve(env("http://tmdb.invalid"), *to_set(NO_RETRY, "tmdb.timeout.connect=2s"))
+    returned = calls(unnamed, 0, 12)
+    after = health(unnamed)
+    held = set(returned) <= {502, 503, 504} and after["net_errors"] >= 10 and after["state"] in ("throttle", "sleep")
+    what = f"{sorted(set(returned))}, net_errors {after['net_errors']}, {after['state']}"
+    cli.check("A11", "DNS errors count", held, what)
+    cli.check("A18", "scenario 5: DNS errors lead to Throttle or Sleep", held, what)

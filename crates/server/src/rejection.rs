@@ -14,6 +14,7 @@ use serde::Serialize;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
 use tollgate::error::Reason;
+use tollgate_core::ask::CostUnit;
 use tollgate_core::health::HealthStatus;
 use tollgate_core::time::Span;
 
@@ -41,6 +42,9 @@ struct Rejection<'a> {
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_in: Option<u64>,
+    /// What remains of the limit, in its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
     /// The setting that an operator must fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     setting: Option<&'a str>,
@@ -62,8 +66,11 @@ struct Unavailable<'a> {
     hint: Option<String>,
 }
 
+/// What remains of the limit that rejected a call, of how much, and of what.
+pub(crate) type Remaining = Option<(u64, u64, CostUnit)>;
+
 /// The response to a caller whose call failed.
-pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
+pub(crate) fn rejection(error: &Error, id: &str, remaining: Remaining) -> Response<ReplyBody> {
     if let Error::ProviderUnavailable {
         provider,
         status,
@@ -73,7 +80,10 @@ pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
         return provider_unavailable(provider, status, path.as_deref());
     }
     let wait = error.retry_in();
-    let rejection = describe(error, id, wait);
+    let mut rejection = describe(error, id, wait);
+    if error.reason() == Some(Reason::Limit) {
+        rejection.add_remaining(remaining);
+    }
     let mut response = json(error.status(), &rejection, wait);
     if let Error::MethodNotAllowed { allowed, .. } = error
         && let Ok(allowed) = HeaderValue::try_from(allowed)
@@ -96,6 +106,7 @@ fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<
         limit: None,
         reason: error.reason().map(Reason::as_str),
         retry_in: wait.map(millis),
+        remaining: None,
         setting: None,
     };
     match error {
@@ -131,6 +142,24 @@ fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<
         | Error::IncompleteBody => {}
     }
     rejection
+}
+
+impl Rejection<'_> {
+    /// A budget is used up long before nothing remains: a smaller call may fit.
+    fn add_remaining(&mut self, remaining: Remaining) {
+        let Some((remaining, limit, unit)) = remaining else {
+            return;
+        };
+        self.remaining = Some(remaining);
+        let unit = match unit {
+            CostUnit::Calls => return,
+            CostUnit::Tokens => "tokens",
+            CostUnit::Points => "points",
+            CostUnit::Bytes => "bytes",
+        };
+        let note = format!("; {remaining} of {limit} {unit} remain");
+        self.message.push_str(&note);
+    }
 }
 
 /// The next step of a caller.
@@ -268,7 +297,7 @@ mod tests {
             reason,
             retry_in: None,
         };
-        let response = rejection(&error, "1");
+        let response = rejection(&error, "1", None);
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
@@ -276,13 +305,13 @@ mod tests {
 
     #[test]
     fn a_slow_body_is_408_and_a_method_405_with_those_that_are_allowed() {
-        assert_eq!(rejection(&Error::SlowBody, "1").status(), 408);
+        assert_eq!(rejection(&Error::SlowBody, "1", None).status(), 408);
         let error = Error::MethodNotAllowed {
             provider: Some("x".to_owned()),
             method: http::Method::TRACE,
             allowed: "GET, HEAD".to_owned(),
         };
-        let response = rejection(&error, "1");
+        let response = rejection(&error, "1", None);
         assert_eq!(
             (response.status().as_u16(), &response.headers()[ALLOW]),
             (405, &"GET, HEAD".parse().unwrap())

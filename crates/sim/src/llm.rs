@@ -176,23 +176,13 @@ impl LlmProvider {
     /// Accepted and rejected calls of all accounts.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        let state = self.shared.state.lock();
-        let all = state.accounts.values();
-        all.fold((0, 0), |(yes, no), one| {
-            (yes + one.accepted, no + one.rejected)
-        })
+        self.shared.counts()
     }
 
-    /// All accounts together as JSON.
+    /// All accounts together as JSON; `GET /-/report` has it too.
     #[must_use]
     pub fn report(&self) -> String {
-        let (accepted, rejected) = self.counts();
-        let used = self.accounts().iter().fold((0, 0), |sum, (_, one)| {
-            (sum.0 + one.used.input, sum.1 + one.used.output)
-        });
-        let report = serde_json::json!({ "accepted": accepted, "rejected": rejected,
-            "input_tokens": used.0, "output_tokens": used.1, "seconds": self.now().0 / 1_000_000 });
-        report.to_string()
+        self.shared.report().to_string()
     }
 
     /// Calls of keys whose account is empty.
@@ -221,6 +211,24 @@ impl Drop for LlmProvider {
 }
 
 impl Shared {
+    fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let all = state.accounts.values();
+        all.fold((0, 0), |(yes, no), one| {
+            (yes + one.accepted, no + one.rejected)
+        })
+    }
+
+    fn report(&self) -> serde_json::Value {
+        let (accepted, rejected) = self.counts();
+        let state = self.state.lock();
+        let used = state.accounts.values().fold((0, 0), |sum, one| {
+            (sum.0 + one.used.input, sum.1 + one.used.output)
+        });
+        serde_json::json!({ "accepted": accepted, "rejected": rejected,
+            "input_tokens": used.0, "output_tokens": used.1, "seconds": self.now().0 / 1_000_000 })
+    }
+
     fn now(&self) -> Micros {
         let passed = real_time::now().duration_since(self.started);
         Micros(Span::from(passed).0)

@@ -9,13 +9,15 @@ mod reply;
 mod shared;
 mod cost_reader;
 mod tunnel;
+mod wanted_cost;
 mod websocket;
-pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder, WantedCost};
+pub(crate) use cost_reader::{BodyFormat, CostReader, Decoder};
 pub(crate) use reply::{BodyRecorder, IncomingBody, UpstreamBody};
 pub use reply::{IdleTimeout, ReplyBody};
 pub use shared::{Broken, SlowReader};
 pub(crate) use shared::{JoinGuard, OBJECT_MAX, SharedBody};
 pub use tunnel::Tunnel;
+pub(crate) use wanted_cost::WantedCost;
 
 pub use crate::body_memory::{body_memory_in_use, set_body_memory, take_body_memory_peak};
 pub use crate::payload::{BodyError, WHOLE_MAX, set_spool_files_max};

@@ -13,11 +13,13 @@
 
 mod kinds;
 mod key_suspension;
+mod client_errors;
 mod count;
 mod cost_doubt;
 mod ends;
 mod log;
 mod steps;
+pub use client_errors::ClientErrors;
 pub use cost_doubt::CostDoubt;
 use ends::EndRing;
 pub use ends::{ENDS_BACKLOG_MAX, EndSubscription};

@@ -129,6 +129,7 @@ mod decode;
 mod json_cost;
 mod body_scan;
 mod token_estimates;
+mod client_errors;
 mod cost_doubts;
 mod usage_event;
 mod single_flight;

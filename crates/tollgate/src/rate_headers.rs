@@ -119,6 +119,14 @@ fn guard_rate(view: &GuardView) -> Rate<'_> {
     }
 }
 
+/// What remains of the limit that rejected the call, of how much, and of what.
+#[must_use]
+pub fn remaining_of_rejecting(rates: &Rates, wall: Wall) -> Option<(u64, u64, CostUnit)> {
+    let mut each = rates.each(wall);
+    let rejecting = each.find(|rate| rate.is_exhausted)?;
+    Some((rejecting.state?.remaining, rejecting.limit, rejecting.unit))
+}
+
 /// The limit that rejected the call, otherwise the one with the smallest remaining part. A
 /// concurrency limit is not a rate.
 fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {

@@ -4,7 +4,7 @@
 //! providers count with. An estimate rises at once to what a call has used and falls slowly.
 //! Bounded in memory. A body that is not JSON counts with its size.
 //!
-//! Never: trusts a number below zero, or a completion beyond [`COUNT_MAX`].
+//! Never: trusts a number below zero, or a completion beyond [`COMPLETION_MAX`].
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,9 @@ pub(crate) const MESSAGE_TOKENS: u64 = 4;
 
 /// An image or a file: the tokens of a large image at every provider that documents them.
 pub(crate) const MEDIA_TOKENS: u64 = 1_600;
+
+/// No model writes more in one completion: the longest that a provider documents has 128 Ki tokens.
+const COMPLETION_MAX: u64 = 1 << 20;
 
 /// How many models a provider may have here: more than any account uses. The one that has not been
 /// used for longest goes.
@@ -81,7 +84,7 @@ impl TokenEstimates {
                 models.remove(&oldest);
             }
         }
-        let used = used.min(COUNT_MAX);
+        let used = used.min(COMPLETION_MAX);
         let before = models.get(&name).map(|(estimate, _)| *estimate);
         models.insert(name, (next_estimate(before, used), *turn));
     }
@@ -235,7 +238,7 @@ mod tests {
         estimates.learn("tokens", "a", 100);
         estimates.learn("tokens", "b", u64::MAX);
         assert_eq!(estimates.completion("tokens", "a"), Some(100));
-        assert_eq!(estimates.completion("tokens", "b"), Some(COUNT_MAX));
+        assert_eq!(estimates.completion("tokens", "b"), Some(COMPLETION_MAX));
         for index in 0..1_000 {
             estimates.learn("tokens", &format!("m{index}"), 1);
         }

@@ -228,8 +228,12 @@ fn the_commands_of_the_resilient_cli_profile_work() {
     run(
         &alone,
         None,
-        &acquired.replace("https://api.themoviedb.org", &url),
+        &acquired
+            .replace("examples/", &examples)
+            .replace("https://api.themoviedb.org", &url),
     );
+    // A former bug: the line named no configuration, so the permit was one of the default and not of this profile.
+    assert!(acquired.contains("--config") && acquired.contains("--env-file"));
     let arrived: Vec<String> = paths.try_iter().collect();
     assert!(
         arrived.len() == 2 && arrived[1] == "/3/movie/550",

@@ -12,7 +12,7 @@ use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::folder::Folder;
 use crate::operating::upstream_with;
-use crate::python::root;
+use crate::python::{python, root};
 use crate::running_daemon::RunningDaemon;
 
 const README: &str = include_str!("../../../../README.md");
@@ -249,7 +249,27 @@ fn every_command_of_the_recipes_works() {
     }
 }
 
-/// Each of the ten presets: its file, and its call.
+/// Python's own limiter of docs/migration.md, in its current version: a former page had a name that it no longer has.
+#[test]
+fn the_python_block_of_the_migration_page_runs() {
+    let page = std::fs::read_to_string(root().join("docs/migration.md")).expect("the page");
+    let block = blocks(&page, "python").concat();
+    let url = format!("http://{}/", upstream());
+    let program = format!(
+        "from requests_ratelimiter import LimiterSession\n{block}\n\
+         print([session.get('{url}').status_code for _ in range(3)])"
+    );
+    let output = Command::new(python()).args(["-c", &program]).output();
+    let output = output.expect("python runs");
+    let err = crate::text(&output.stderr);
+    assert_eq!(
+        crate::text(&output.stdout).trim(),
+        "[200, 200, 200]",
+        "{err}"
+    );
+}
+
+/// Each of the ten presets: its files, and a call to each.
 #[test]
 fn every_recipe_of_a_preset_works() {
     let upstream = upstream();
@@ -257,14 +277,15 @@ fn every_recipe_of_a_preset_works() {
     assert_eq!(sections.len(), 10);
     let (mut folder, mut names) = (folder("presets"), Vec::new());
     for section in &sections {
-        let name = section.lines().next().expect("a name");
-        let file = blocks(section, "yaml")[0];
-        let file = file.replace(
-            "https://accounts.spotify.com",
-            &format!("http://{upstream}"),
-        );
-        folder = folder.file(&format!("files/{name}.yaml"), &file);
-        names.push(name);
+        let title = section.lines().next().expect("a name");
+        for file in blocks(section, "yaml") {
+            let own = file.lines().find_map(|line| line.strip_prefix("name: "));
+            let name = own.unwrap_or(title);
+            let login = format!("http://{upstream}");
+            let file = file.replace("https://accounts.spotify.com", &login);
+            folder = folder.file(&format!("files/{name}.yaml"), &file);
+            names.push(name);
+        }
     }
     for variable in PRESETS.split("${").skip(1) {
         let name = variable.split('}').next().expect("a name");
@@ -273,10 +294,12 @@ fn every_recipe_of_a_preset_works() {
     let more = upstreams(&names, upstream);
     let daemon = serve(folder, "tollgate serve --provider-dir files", &more);
     for section in sections {
-        let lines = commands(section);
-        assert_eq!(lines.len(), 1, "{section}");
-        let line = with_ports(&lines[0], &daemon);
-        run(&daemon.folder, Some(&daemon.admin), &line);
+        let (lines, files) = (commands(section), blocks(section, "yaml"));
+        assert_eq!(lines.len(), files.len(), "a call for each file: {section}");
+        for line in lines {
+            let line = with_ports(&line, &daemon);
+            run(&daemon.folder, Some(&daemon.admin), &line);
+        }
     }
 }
 

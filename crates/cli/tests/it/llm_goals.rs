@@ -34,6 +34,8 @@ const FIRST_TOKEN: Duration = Duration::from_millis(400);
 const CALLERS: u64 = 72;
 /// Lengths of completions: 40 to 201 tokens.
 const LENGTHS: u64 = 24;
+/// How long a call may wait for its permit.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the short runs are, in seconds.
 const SHORT: u64 = 10;
 /// People who call at the same time in a long run, and how many calls they make alone at least.
@@ -99,15 +101,28 @@ fn gateway(name: &str, provider: &LlmProvider, store: &str) -> RunningDaemon {
     RunningDaemon::run(folder, command)
 }
 
-/// One call; the time until the first bytes of its body. `None`: it was not served.
-async fn call(client: &reqwest::Client, at: &str, body: &Value, urgent: bool) -> Option<Duration> {
+/// One call; the time until the first bytes of its body. One that was not served counts with all the time that
+/// its caller was ready to wait, at least: a person who was rejected was not served sooner.
+async fn call(client: &reqwest::Client, at: &str, body: &Value, urgent: bool) -> Duration {
+    let started = Instant::now();
+    let served = served(client, at, body, urgent).await;
+    served.unwrap_or_else(|| started.elapsed().max(CALL_TIMEOUT))
+}
+
+/// `None`: it was not served.
+async fn served(
+    client: &reqwest::Client,
+    at: &str,
+    body: &Value,
+    urgent: bool,
+) -> Option<Duration> {
     let started = Instant::now();
     let priority = if urgent { "high" } else { "low" };
     let request = client
         .post(format!("http://{at}/x/v1/chat/completions"))
         .header("content-type", "application/json")
         .header("x-tollgate-priority", priority)
-        .header("x-tollgate-timeout", "3s")
+        .header("x-tollgate-timeout", format!("{}s", CALL_TIMEOUT.as_secs()))
         .body(body.to_string());
     let mut response = request.send().await.ok()?;
     let is_served = response.status() == 200;
@@ -160,7 +175,7 @@ async fn percentile(
             let mut times = Vec::new();
             while Instant::now() < until || times.len() < least.div_ceil(people) {
                 let gateway = &gateways[(person + times.len()) % gateways.len()];
-                times.extend(call(&client, gateway, &body, true).await);
+                times.push(call(&client, gateway, &body, true).await);
             }
             times
         });
@@ -175,8 +190,9 @@ async fn run(gateways: Vec<String>, provider: Arc<LlmProvider>, is_bounded: bool
     let least = if seconds().is_some() { CALLS_ALONE } else { 3 };
     let seconds = seconds().unwrap_or(SHORT);
     let alone = percentile(&client, &gateways, (Instant::now(), least)).await;
-    // Before this the bucket was full: what came in was lost to everybody.
-    let from = provider.now();
+    // Before this the bucket was full: what came in was lost to everybody. What was used until then is not
+    // compared with what is allowed from then on.
+    let (from, used_before) = (provider.now(), used(&provider));
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut callers = tokio::task::JoinSet::new();
     for index in 0..CALLERS {
@@ -191,19 +207,25 @@ async fn run(gateways: Vec<String>, provider: Arc<LlmProvider>, is_bounded: bool
     let beside = percentile(&client, &gateways, (end, least)).await;
     callers.join_all().await;
     let (accepted, rejected) = provider.counts();
-    let accounts = provider.accounts();
-    let used = accounts
-        .iter()
-        .map(|(_, one)| one.used.input + one.used.output);
+    let used = used(&provider) - used_before;
     let allowed = TPM + TPM * provider.now().since(from).0 / 60_000_000;
     Figures {
         accepted,
         rejected,
-        used_permille: used.sum::<u64>() * 1_000 / allowed,
+        used_permille: used * 1_000 / allowed,
         wanted_permille: wanted(seconds) * 1_000 / (TPM + TPM * seconds / 60),
         alone,
         beside,
     }
+}
+
+/// All tokens that the provider has counted.
+fn used(provider: &LlmProvider) -> u64 {
+    let accounts = provider.accounts();
+    let used = accounts
+        .iter()
+        .map(|(_, one)| one.used.input + one.used.output);
+    used.sum()
 }
 
 /// So many processes on one store.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::folder::Folder;
+use crate::operating::upstream_with;
 use crate::running_daemon::{RunningDaemon, X};
 
 /// Turns a test that would hang into one that fails.
@@ -91,6 +92,65 @@ fn h3_a_debug_line_has_method_and_path_and_no_query() {
     daemon.get("/x/s3cr3t-canary/c");
     let line = daemon.wait_for_log("event=request");
     assert!(line.contains("path=\"(contains a key)\""), "{line}");
+}
+
+/// A11: responses 401, 403, 404 and 422 are logged: at most one line a second, with how many there were. H3: no path and no
+/// query. A 2xx, a 429 and a 5xx have none.
+#[test]
+fn a11_client_errors_are_logged_with_a_count_and_without_a_path() {
+    let upstream = |status: &str| {
+        let head = format!("{status}\r\nContent-Length: 2");
+        upstream_with(head, "no")
+    };
+    let file = |name: &str, status: &str| {
+        let address = upstream(status);
+        format!(
+            "name: {name}\nupstream: http://{address}\nlimits: [1000/1s]\nhealth: {{mode: off}}\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\n"
+        )
+    };
+    let statuses = [
+        ("missing", "404 Not Found"),
+        ("wrong", "422 Unprocessable Content"),
+        ("good", "200 OK"),
+        ("limited", "429 Too Many Requests"),
+        ("broken", "503 Service Unavailable"),
+    ];
+    let mut folder = Folder::new("clienterrors");
+    for (name, status) in statuses {
+        folder = folder.file(&format!("files/{name}.yaml"), &file(name, status));
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.args(["--provider-dir", "files", "--store", "memory:"]);
+    let daemon = RunningDaemon::run(folder, command);
+    for (name, _) in statuses {
+        // A provider that limits is waited for.
+        let calls = if name == "limited" { 1 } else { 20 };
+        for number in 0..calls {
+            daemon.get(&format!("/{name}/secret-path/{number}?key=q-canary"));
+        }
+    }
+    daemon.signal("-TERM");
+    let log = daemon.stderr_text();
+    let lines = log.split("ts=20");
+    let lines = lines.filter(|line| line.contains("event=client_error"));
+    let lines: Vec<&str> = lines.collect();
+    for (name, status) in [("missing", 404), ("wrong", 422)] {
+        let part = format!("provider={name} status={status} count=");
+        let own = lines.iter().filter(|line| line.contains(&part)).count();
+        assert!(
+            (1..20).contains(&own),
+            "{name}: {own} lines of 20 calls\n{log}"
+        );
+    }
+    for line in lines {
+        assert!(line.contains(" lvl=INFO "), "{line}");
+        let is_other = ["good", "limited", "broken"]
+            .iter()
+            .any(|name| line.contains(name));
+        assert!(!is_other && !line.contains("secret-path"), "{line}");
+        assert!(!line.contains("canary"), "{line}");
+    }
 }
 
 /// `pretty` was written by another formatter, which escaped nothing. H3: a path of a stranger neither starts a line nor

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use tollgate_sim::test_servers::RedisServer;
 
 use crate::documented_commands::commands;
 use crate::folder::Folder;
@@ -91,8 +92,15 @@ fn s15_every_command_of_the_operating_page_works() {
         all.iter()
             .any(|line| line == "tollgate reset sportmonks --entity fixtures")
     );
+    for name in ["cache_store_lost", "cache_store_back"] {
+        assert!(PAGE.contains(&format!("`event={name}`")), "{name}");
+    }
+    let redis = RedisServer::start(&[]);
+    let redis_url = redis.url();
     for line in all {
+        let is_ping = line.starts_with("redis-cli");
         let line = line
+            .replace("redis://127.0.0.1:6379", &redis_url)
             .replace("127.0.0.1:4291", &daemon.admin)
             .replace("127.0.0.1:4290", &daemon.gateway);
         let mut command = Command::new("sh");
@@ -107,6 +115,7 @@ fn s15_every_command_of_the_operating_page_works() {
         let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
         assert!(output.status.success(), "{line}:\n{out}{err}");
         assert!(!out.contains("\"error\""), "{line}:\n{out}");
+        assert!(!is_ping || out.trim() == "PONG", "{line}:\n{out}{err}");
     }
     assert!(!is_degraded(&daemon), "the reset has ended it");
 }

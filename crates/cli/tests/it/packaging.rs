@@ -195,3 +195,82 @@ fn the_container_files_are_valid() {
     );
     assert!(checked.contains(" 0 errors"), "{checked}");
 }
+
+/// A YAML file of the repository.
+fn yaml(path: &str) -> serde_json::Value {
+    let program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let text = run(&client("python"), &["-c", program, path]);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The dashboard that Grafana loads is where the compose file mounts it, and its data source is the one
+/// that is provisioned.
+#[test]
+fn grafana_finds_the_dashboard_and_its_data_source() {
+    let compose = yaml("deploy/docker/compose.yaml");
+    let mounts = compose["services"]["grafana"]["volumes"].as_array();
+    let mounts: Vec<&str> = mounts
+        .expect("a list")
+        .iter()
+        .filter_map(|mount| mount.as_str())
+        .collect();
+    // Where a container has what the file mounts there, and the other way round.
+    let source = |inside: &str| {
+        let of = |mount: &&str| {
+            mount
+                .trim_end_matches(":ro")
+                .ends_with(&format!(":{inside}"))
+        };
+        let found = mounts.iter().copied().find(of);
+        found.and_then(|mount| mount.split(':').next())
+    };
+    for (kind, file) in [
+        ("datasources", "./grafana/datasource.yaml"),
+        ("dashboards", "./grafana/dashboards.yaml"),
+    ] {
+        let inside = format!("/etc/grafana/provisioning/{kind}/tollgate.yaml");
+        assert_eq!(source(&inside), Some(file), "{kind}");
+    }
+    let dashboards = yaml("deploy/docker/grafana/dashboards.yaml");
+    let path = dashboards["providers"][0]["options"]["path"].as_str();
+    let folder = source(path.expect("a path")).expect("it is mounted");
+    let folder = root().join("deploy/docker").join(folder);
+    let dashboard = std::fs::read_to_string(folder.join("tollgate.json")).expect("a dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).expect("JSON");
+
+    let provisioned = yaml("deploy/docker/grafana/datasource.yaml");
+    let provisioned = &provisioned["datasources"][0];
+    let address = provisioned["url"].as_str().expect("an address");
+    let host = address.trim_start_matches("http://").split(':').next();
+    let services = compose["services"].as_object().expect("services");
+    assert!(services.contains_key(host.expect("a host")), "{address}");
+    let variables = dashboard["templating"]["list"].as_array().expect("a list");
+    let chosen = variables.iter().find(|one| one["name"] == "datasource");
+    let chosen = chosen.expect("the dashboard lets people choose a data source");
+    assert_eq!(
+        (&chosen["type"], &chosen["query"]),
+        (&"datasource".into(), &provisioned["type"])
+    );
+    assert_eq!(provisioned["isDefault"], true, "so it is chosen");
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        let source = &panel["datasource"]["uid"];
+        let is_known = source == "${datasource}" || *source == provisioned["uid"];
+        assert!(is_known || source.is_null(), "{}: {source}", panel["title"]);
+    }
+}
+
+/// What is installed is small: symbols are half of a release binary.
+#[test]
+fn a_release_binary_is_stripped() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a file");
+    let profile = manifest.split("\n[profile.release]\n").nth(1);
+    let profile = profile.and_then(|rest| rest.split("\n[").next());
+    let lines = profile.expect("a profile").lines();
+    let strips = lines
+        .filter(|line| line.starts_with("strip = "))
+        .collect::<Vec<_>>();
+    assert_eq!(strips, ["strip = \"symbols\""]);
+    // A profile of its own package would leave the program unstripped.
+    assert!(!manifest.contains("[profile.release.package.tollgate-cli]"));
+    assert!(!manifest.contains("\ntollgate-cli = { opt-level"));
+}

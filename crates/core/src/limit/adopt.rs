@@ -9,13 +9,13 @@
 
 use std::borrow::Cow;
 
-use crate::ask::{LimitReading, WakeOn};
+use crate::ask::{CostUnit, LimitReading, WakeOn};
 use crate::learned::{LearnedChange, LearnedLimit, LimitReport};
 use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, CellState};
 use crate::limit::reported::Reported;
 use crate::limit::room::{CellWait, RETRY_INTERVAL};
-use crate::limit::{AMOUNT_MAX, Rule};
+use crate::limit::{AMOUNT_MAX, Algorithm, Rule};
 use crate::time::{Micros, TimeBounds};
 
 impl Cell {
@@ -34,6 +34,21 @@ impl Cell {
             true => cost.min(self.effective(rule).max_cost()),
             false => cost,
         }
+    }
+
+    /// What a call that has used so much takes here. In a bucket at most what a period refills, or its
+    /// depth if that is more: nothing else bounds a debt, and one usage that is a lie must not close
+    /// it for ages. Exact where no call at the provider can use more than that: one that wants more is
+    /// rejected there. A provider that lets a call overdraw its bucket further limits the calls that
+    /// follow (429), which closes it here too. Windows forget a usage with their end, and calls cost
+    /// one each: they need no bound.
+    pub(super) fn believed_cost(&self, rule: &Rule, cost: u64) -> u64 {
+        let is_bucket = matches!(rule.algorithm(), Algorithm::Bucket { .. });
+        if !is_bucket || rule.cost_unit() == CostUnit::Calls {
+            return self.capped_cost(rule, cost);
+        }
+        let rule = self.effective(rule);
+        cost.min(rule.max_cost().max(rule.limit()))
     }
 
     /// Forgets a limit that nobody has reported for a day, with the usage that it counted.

@@ -109,15 +109,13 @@ fn a_bucket_with_a_counter_lag_settles_once() {
 fn a_bucket_in_debt_is_not_swept() {
     let mut ledger = TestLedger::new();
     let rule = Rule::bucket(10, s(60), 5).unwrap().unit(CostUnit::Tokens);
-    let mut permit = ledger.try_one(&rule).unwrap();
-    permit.terms[0].cost = 1_000;
-    ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
-    ledger.advance(s(600));
+    for mut permit in ledger.take_all(&rule) {
+        permit.terms[0].cost = 10;
+        ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
+    }
+    ledger.advance(s(200));
     ledger.table.sweep(ledger.now.at, 10);
-    assert!(
-        ledger.try_one(&rule).is_err(),
-        "900 of 1 000 are still in debt"
-    );
+    assert!(ledger.try_one(&rule).is_err(), "17 of 50 are still in debt");
     ledger.advance(s(6_000));
     ledger.table.sweep(ledger.now.at, 10);
     assert!(ledger.table.is_empty());
@@ -161,4 +159,36 @@ fn a_loss_of_long_ago_does_not_refill_a_bucket() {
     let mut full = Cell::used_up(&rule, lost_at);
     full.close_for_one_period(&rule, now, Span::ZERO);
     assert_eq!(full.remaining(&rule, now), 0);
+}
+
+/// A former bug: one response that reported a usage of 2⁵³ tokens closed a configured bucket for ages,
+/// because the debt had no bound.
+#[test]
+fn a_usage_beyond_the_whole_bucket_closes_it_for_one_window_at_most() {
+    for (limit, period, burst) in [(200, s(60), 200), (200, s(60), 500), (200, s(60), 50)] {
+        let mut ledger = TestLedger::new();
+        let rule = bucket(limit, period, burst).unit(CostUnit::Tokens);
+        let mut permit = ledger.try_one(&rule).unwrap();
+        permit.terms[0].cost = u64::MAX;
+        ledger.settle(&permit, Outcome::Finished { age: Span::ZERO });
+        assert!(ledger.try_one(&rule).is_err(), "all of it is used");
+        ledger.advance(period.scale_up(limit.max(burst), limit));
+        assert_eq!(ledger.peek(&rule).remaining, burst, "no quota is stuck");
+    }
+}
+
+/// With a counter lag too, and for each of several such calls no more than once.
+#[test]
+fn each_usage_beyond_a_late_bucket_counts_as_the_bucket_once() {
+    let mut ledger = TestLedger::new();
+    let rule = bucket(200, s(60), 200)
+        .unit(CostUnit::Tokens)
+        .counter_lag(s(2));
+    let mut permits: Vec<_> = (0..2).map(|_| ledger.try_one(&rule).unwrap()).collect();
+    for permit in &mut permits {
+        permit.terms[0].cost = 10_000_000;
+        ledger.settle(permit, Outcome::Finished { age: Span::ZERO });
+    }
+    ledger.advance(s(2 + 120));
+    assert_eq!(ledger.peek(&rule).remaining, 200);
 }

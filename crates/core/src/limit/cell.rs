@@ -222,9 +222,8 @@ impl Cell {
     /// The outcome of a call is known: when it was counted, and at which cost.
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, now: Micros) -> CellChange {
         debug_assert!(settled.cost <= AMOUNT_MAX, "a cost of {}", settled.cost);
-        // A usage beyond the whole limit is a lie, and must not close it for longer than a window.
         let settled = Settled {
-            cost: self.capped_cost(rule, settled.cost),
+            cost: self.believed_cost(rule, settled.cost),
             ..settled
         };
         let rule = &*self.effective(rule);
@@ -343,7 +342,7 @@ impl Cell {
     pub fn is_idle(&self, now: Micros) -> bool {
         let over = match &self.state {
             CellState::Log(log) => log.strictness == Strictness::Window,
-            // Actual costs may exceed the held cost, and then no period bounds the debt.
+            // Actual costs may exceed the held ones, each by up to the depth: no period bounds the debt.
             CellState::Bucket(bucket) => bucket.debt_at(now) == 0,
             CellState::Empty
             | CellState::Fixed(_)

@@ -82,7 +82,7 @@ pub(super) async fn callers(State(api): State<ApiState>) -> Response {
     let mut estimates = Vec::new();
     for active in api.daemon.registry().started() {
         let estimate = active.queue_estimate().await;
-        let budgets = budgets(&active).await;
+        let budgets = budgets(&active, configured).await;
         estimates.push((active, estimate, budgets));
     }
     let recent = api.history.callers();
@@ -96,18 +96,26 @@ pub(super) async fn callers(State(api): State<ApiState>) -> Response {
     json(&json!({ "window": 3_600, "providers": providers }))
 }
 
-/// Callers that called or wait: one whose calls all wait has ended none.
+/// Callers that called or wait (one whose calls all wait has ended none), and configured ones that have a budget.
 fn callers_of(
     active: &ActiveProvider,
     (estimate, budgets): (&QueueEstimate, &BTreeMap<String, Vec<Limit>>),
     configured: &[Caller],
     recent: &CallerHistory,
 ) -> Value {
-    let counts = active.calls_by_caller();
+    let mut counts = active.calls_by_caller();
+    let has_budget = |name: &str| {
+        configured.iter().any(|caller| caller.name == name) && budgets.contains_key(name)
+    };
+    for name in budgets.keys().filter(|name| has_budget(name)) {
+        if !counts.iter().any(|(known, _)| known == name) {
+            counts.push((name.clone(), CallCounts::default()));
+        }
+    }
     let queue_of = |name: &str| estimate.callers.get(name).cloned().unwrap_or_default();
-    let shown = counts
-        .iter()
-        .filter(|(name, counts)| counts.calls > 0 || queue_of(name).waiting > 0);
+    let shown = counts.iter().filter(|(name, counts)| {
+        counts.calls > 0 || queue_of(name).waiting > 0 || has_budget(name)
+    });
     let rows = shown.map(|(name, counts)| {
         let queue = queue_of(name);
         let known = configured.iter().find(|caller| caller.name == *name);

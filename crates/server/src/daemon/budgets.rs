@@ -4,10 +4,11 @@
 //!
 //! Never: shows a key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tollgate::providers::{ActiveProvider, KeyStatus, OTHER_CALLERS};
+use tollgate_config::config::Caller;
 
 use super::view::{Limit, epoch_after, limits};
 
@@ -33,12 +34,23 @@ pub(super) fn keys(active: &ActiveProvider) -> Vec<Key> {
     active.keys().into_iter().map(key).collect()
 }
 
-/// What the callers of this process have of their budgets; those without one are left out.
-pub(crate) async fn budgets(active: &ActiveProvider) -> BTreeMap<String, Vec<Limit>> {
+/// What the callers of this process and those of the configuration have of their budgets; callers without
+/// one are left out. At most [`CALLERS_MAX`](tollgate::providers::CALLERS_MAX) and the configured ones.
+pub(crate) async fn budgets(
+    active: &ActiveProvider,
+    configured: &[Caller],
+) -> BTreeMap<String, Vec<Limit>> {
     let counts = active.calls_by_caller();
     let names = counts.iter().map(|(name, _)| name.as_str());
     // Callers beyond the bound are counted together, and each still has a budget of its own.
-    let names: Vec<&str> = names.filter(|name| *name != OTHER_CALLERS).collect();
+    let seen = names.filter(|name| *name != OTHER_CALLERS);
+    // Others may have called another process of the same ledger.
+    let known = configured.iter().map(|caller| caller.name.as_str());
+    let names: Vec<&str> = seen
+        .chain(known)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let (now, found) = (active.now(), active.budgets(&names).await);
     let named = names.into_iter().zip(found);
     let shown = named.filter(|(_, budgets)| !budgets.is_empty());

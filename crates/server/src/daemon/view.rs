@@ -260,7 +260,7 @@ impl Daemon {
                 .map(|one| cooldown(one, now))
                 .collect(),
             keys: keys(&active),
-            budgets: budgets(&active).await,
+            budgets: budgets(&active, &loaded.config.callers).await,
             estimated_limits: learned.limits.into_iter().map(estimate).collect(),
             degraded,
             store: self.store_state(),

@@ -66,7 +66,9 @@ pub(super) async fn handle(
         Err(error) => {
             // Unless the path has reported it already.
             trace.reject(connection.state.registry.events(), &id, &error);
-            let mut response = rejection(&error, &id);
+            let wall = connection.state.registry.ledger().wall();
+            let remaining = rate_headers::remaining_of_rejecting(&trace.rates, wall);
+            let mut response = rejection(&error, &id, remaining);
             let headers = response.headers_mut();
             headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
             headers.insert(DECISION, HeaderValue::from_static("reject"));

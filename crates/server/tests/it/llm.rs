@@ -376,6 +376,9 @@ async fn a_budget_per_caller_is_a_limit_of_its_own() {
     let rejected = send("a").await;
     assert_eq!(rejected.status, 429, "{}", rejected.body);
     assert_eq!(rejected.json()["limit"], "team budget", "{}", rejected.body);
+    assert_eq!(rejected.json()["remaining"], 98, "{}", rejected.body);
+    let message = rejected.json()["message"].to_string();
+    assert!(message.contains("98 of 500 tokens remain"), "{message}");
     assert!(!rejected.header("retry-after").is_empty());
     assert_eq!(
         rejected.header("x-ratelimit-remaining"),

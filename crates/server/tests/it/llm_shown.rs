@@ -14,7 +14,7 @@ use tollgate_sim::llm::{LlmProvider, LlmSettings};
 
 use crate::client::{ClientResponse, post};
 use crate::llm::{calls_per_minute, chat, completion, preset};
-use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_daemon::{TestDaemon, from_config, from_file, write_file};
 use crate::upstream::{Upstream, reply};
 
 /// 2026-03-01, noon, UTC.
@@ -233,6 +233,33 @@ async fn budgets_are_shown_per_caller_and_begin_anew_with_the_calendar() {
     assert_eq!(call(&daemon, "b", &body).await.status, 200, "April");
 }
 
+/// A former bug: a budget was shown only where a call of its caller had come to this process. Another
+/// process, and this one after a restart, showed none.
+#[tokio::test]
+async fn budgets_of_configured_callers_are_shown_before_their_first_call() {
+    let budget = "limits: [{name: day, limit: 500, period: 1d, algorithm: calendar, timezone: UTC, unit: tokens, per: caller}]";
+    let clock = clock();
+    let file = preset("openai", "127.0.0.1:9".parse().unwrap(), budget);
+    write_file("llm-unseen-x.yaml", &file);
+    write_file(
+        "llm-unseen.yaml",
+        "providers: [llm-unseen-x.yaml]\ncallers: {team-a: {}, team-b: {}}\n",
+    );
+    let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+    let loader = from_config("llm-unseen.yaml");
+    let daemon = TestDaemon::start_on(ledger, loader, Options::default(), None).await;
+    let status = shown(&daemon, "/v1/providers/x").await;
+    for caller in ["team-a", "team-b"] {
+        let budget = &status["budgets"][caller][0];
+        assert_eq!(budget["remaining"], 500, "{status}");
+    }
+    let callers = shown(&daemon, "/v1/callers").await;
+    let callers = callers["providers"][0]["callers"].as_array().unwrap();
+    let names: Vec<_> = callers.iter().map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["team-a", "team-b"], "{callers:?}");
+    assert_eq!(callers[0]["limits"][0]["used"], 0);
+}
+
 /// Bad requests and bad responses are said in the log: one line, without content.
 #[tokio::test]
 async fn a_cost_that_is_not_certain_is_said_in_the_log() {
@@ -243,6 +270,13 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
         match () {
             () if body.contains("none") => reply(200, &json, "{\"secret-text\":1}"),
             () if body.contains("low") => reply(200, &json, &usage("0")),
+            () if body.contains("huge") => reply(200, &json, &usage("10000000")),
+            () if body.contains("short") => {
+                let text = "word ".repeat(400);
+                let choices = json!([{"message": {"role": "assistant", "content": text}}]);
+                let body = json!({"choices": choices, "usage": {"total_tokens": 1}});
+                reply(200, &json, &body.to_string())
+            }
             () if body.contains("absurd") => reply(200, &json, &usage("99999999999999999999")),
             () if body.contains("negative") => reply(200, &json, &usage("-7")),
             () => reply(200, &json, &usage("50")),
@@ -278,6 +312,15 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
             Some("less than was seen"),
         ),
         (
+            "{\"model\":\"m\",\"messages\":[\"short\"]}",
+            Some("less than was seen"),
+        ),
+        // More than the limit, though models with so many tokens may come.
+        (
+            "{\"model\":\"m\",\"messages\":[\"huge\"]}",
+            Some("more than one call can use"),
+        ),
+        (
             "{\"model\":\"m\",\"messages\":[\"absurd\"]}",
             Some("usage that is no number"),
         ),
@@ -304,5 +347,32 @@ async fn a_cost_that_is_not_certain_is_said_in_the_log() {
                 assert!(said[0].contains(text), "{body}: {said:?}");
             }
         }
+    }
+}
+
+/// A former bug: one response with an absurd usage was learned as what calls of its model use. After it
+/// each call without a bound held the whole budget of its caller, so all but the first of a day were
+/// rejected.
+#[tokio::test]
+async fn an_absurd_usage_is_not_learned_as_what_calls_use() {
+    let upstream = Upstream::start(|_, received| async move {
+        let tokens = match String::from_utf8_lossy(&received.body).contains("absurd") {
+            true => 10_000_000,
+            false => 50,
+        };
+        let body = json!({"usage": {"total_tokens": tokens}}).to_string();
+        reply(200, &[("content-type", "application/json")], &body)
+    })
+    .await;
+    let budget = "limits: [{name: day, limit: 5000, period: 1d, algorithm: calendar, timezone: UTC, unit: tokens, per: caller}]\nlearn: false";
+    let file = preset("openai", upstream.address, budget);
+    let daemon = daemon("llm-absurd", &file, &clock()).await;
+    let body = |text: &str| json!({"model": "m", "messages": [{"role": "user", "content": text}]});
+    assert_eq!(call(&daemon, "a", &body("absurd")).await.status, 200);
+    let closed = call(&daemon, "a", &body("hello")).await;
+    assert_eq!(closed.status, 429, "its own budget is used");
+    for _ in 0..5 {
+        let response = call(&daemon, "b", &body("hello")).await;
+        assert_eq!(response.status, 200, "{}", response.body);
     }
 }

@@ -70,7 +70,8 @@ pub(crate) struct Llm {
 const EXAMPLES: &str = "\
 Examples:
   tollgate-sim llm --rpm 500 --tpm 90000
-  tollgate-sim llm --dialect anthropic --rpm 50 --output-tpm 8000 --speed 60";
+  tollgate-sim llm --dialect anthropic --rpm 50 --output-tpm 8000 --speed 60
+  curl http://127.0.0.1:PORT/-/report";
 
 fn dialect(name: &str) -> Result<LlmDialect, String> {
     let known = LlmDialect::named(name);

@@ -74,6 +74,9 @@ async fn serve(
             &json!({"error": "no body"}),
         ));
     };
+    if is_list && path == "/-/report" {
+        return Ok(respond(StatusCode::OK, &[], &shared.report()));
+    }
     if is_list {
         let list = json!({"object": "list", "data": []});
         let overloaded = overloaded(&mut shared.state.lock());

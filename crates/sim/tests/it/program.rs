@@ -54,6 +54,27 @@ async fn run(args: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
+/// What was used until a moment of a run, such as the start of a flood.
+#[tokio::test]
+async fn a_language_model_reports_its_account_while_it_runs() {
+    let args = ["llm", "--tpm", "1000", "--first-token", "0", "--speed", "0"];
+    let (_child, _out, address) = start(&args).await;
+    let report = async || -> Value {
+        let response = get(address, "/-/report").await.expect("a response");
+        serde_json::from_str(&response.body).expect("JSON")
+    };
+    assert_eq!(report().await["output_tokens"], 0);
+    let body =
+        r#"{"model": "m", "messages": [{"role": "user", "content": "hi"}], "sim_output": 7}"#;
+    let response = post(address, "/v1/chat/completions", body).await;
+    assert_eq!(response.expect("a response").status, 200);
+    let after = report().await;
+    assert_eq!(
+        (&after["accepted"], &after["output_tokens"]),
+        (&1.into(), &7.into())
+    );
+}
+
 #[tokio::test]
 async fn serve_prints_its_address_and_a_report_on_sigterm() {
     let args = [

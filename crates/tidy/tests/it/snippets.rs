@@ -84,10 +84,11 @@ const RUN: &[RunBlocks] = &[
     run("docs/llm.md", "yaml", 2, "crates/cli/tests/it/llm_guide.rs::every_file_of_the_page_is_valid"),
     run("docs/many-hosts.md", "sh", 1, commands!("every_command_of_the_page_about_many_hosts_works")),
     run("docs/many-hosts.md", "yaml", 2, LOADED),
+    run("docs/migration.md", "python", 1, commands!("the_python_block_of_the_migration_page_runs")),
     run("docs/migration.md", "yaml", 5, LOADED),
     run("docs/migration.md", "nginx", 1, commands!("nginx_accepts_its_block_of_the_migration_page")),
     run("docs/operating.md", "sh", 8, "crates/cli/tests/it/operating_page.rs::s15_every_command_of_the_operating_page_works"),
-    run("docs/presets.md", "sh", 10, commands!("every_recipe_of_a_preset_works")),
+    run("docs/presets.md", "sh", 11, commands!("every_recipe_of_a_preset_works")),
     run("docs/presets.md", "yaml", 11, LOADED),
     run("docs/providers.md", "yaml", 5, "crates/config/tests/it/docs.rs::the_examples_of_the_documentation_load"),
     run("docs/recipes.md", "sh", 5, commands!("every_command_of_the_recipes_works")),
@@ -113,7 +114,6 @@ const NOT_RUN: &[NotRun] = &[
     NotRun("docs/guide.md", "cargo build --release -p tollgate-cli", "a release build; the test of the guide uses the programs under test"),
     NotRun("docs/migration.md", "let limiter = RateLimiter", "another tool's code, to recognize one's own; the file below it is loaded"),
     NotRun("docs/migration.md", "const limiter = new Bottleneck", "the same"),
-    NotRun("docs/migration.md", "session = LimiterSession", "the same"),
 ];
 
 /// A block of code.

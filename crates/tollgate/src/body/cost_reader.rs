@@ -12,11 +12,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 use serde_json::Value;
-use tollgate_core::feedback::COUNT_MAX;
 
+use super::wanted_cost::{Produced, WantedCost};
 use crate::cost_doubts::CostDoubts;
 use crate::event::CostDoubt;
-use crate::json_cost;
 use crate::token_estimates::TokenEstimates;
 
 /// The largest JSON that is parsed for a cost, as received: responses of language models, with
@@ -31,9 +30,6 @@ const EVENT_MAX: usize = 64 * 1024;
 /// little comes after it.
 const END_MAX: usize = 64 * 1024;
 
-/// Events of a stream that are no text: its start, its end, and what is in between.
-const EVENTS_BESIDE: u64 = 16;
-
 /// Searches a passing response for costs.
 #[derive(Debug)]
 pub(crate) struct CostReader {
@@ -41,79 +37,13 @@ pub(crate) struct CostReader {
     wanted: Vec<WantedCost>,
     buffer: Vec<u8>,
     is_too_long: bool,
-    /// Events with data so far: about one token each.
-    events: u64,
+    /// What was seen of the completion so far.
+    produced: Produced,
     decoder: Decoder,
     /// Learns what calls of an entity used.
     estimates: Option<(Arc<TokenEstimates>, String)>,
     /// Says that a cost is not certain.
     doubts: Option<Arc<CostDoubts>>,
-}
-
-/// A cost that the response reports.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WantedCost {
-    /// The index of its term.
-    pub(crate) term: usize,
-    /// Its unit.
-    pub(crate) unit: String,
-    /// What the prompt was estimated at.
-    pub(crate) prompt: u64,
-    /// Completions count: an event of a stream is at least half a token on average.
-    pub(crate) counts_output: bool,
-    /// The fields whose sum is the cost, each with its last value; one with `-` in front is
-    /// subtracted.
-    pub(crate) fields: Vec<(String, Option<u64>)>,
-    /// A field has something that is no number of tokens.
-    pub(crate) is_stated: bool,
-}
-
-impl WantedCost {
-    /// At least 1: the call was made. A completion of nothing is not believed.
-    fn reported(&self) -> Option<u64> {
-        let sum_of = |is_subtracted: bool| {
-            let fields = self.fields.iter();
-            let fields = fields.filter(|field| field.0.starts_with('-') == is_subtracted);
-            fields
-                .filter_map(|field| field.1)
-                .reduce(u64::saturating_add)
-        };
-        let sum = sum_of(false)?.saturating_sub(sum_of(true).unwrap_or(0));
-        let is_believed = sum > 0 || !self.counts_output;
-        is_believed.then(|| sum.clamp(1, COUNT_MAX))
-    }
-
-    /// What counts, given the events that were seen: no less than half a token for each.
-    fn settled(&self, events: u64) -> Option<u64> {
-        let least = match self.counts_output {
-            true => events.saturating_sub(EVENTS_BESIDE) / 2,
-            false => 0,
-        };
-        self.reported().map(|reported| reported.max(least))
-    }
-
-    /// Why the cost is not certain.
-    fn doubt(&self, events: u64) -> Option<CostDoubt> {
-        let mut found = self.fields.iter().filter_map(|field| field.1);
-        match self.reported() {
-            _ if found.any(|value| value >= COUNT_MAX) => Some(CostDoubt::AbsurdUsage),
-            None if self.fields.iter().any(|field| field.1.is_some()) => Some(CostDoubt::LowUsage),
-            None if self.is_stated => Some(CostDoubt::AbsurdUsage),
-            // A call without a prompt, such as one for a list, has none to report.
-            None => (self.prompt > 0).then_some(CostDoubt::MissingUsage),
-            Some(reported) => {
-                (self.settled(events) > Some(reported)).then_some(CostDoubt::LowUsage)
-            }
-        }
-    }
-
-    fn read(&mut self, json: &Value) {
-        for (path, value) in &mut self.fields {
-            let path = path.trim_start_matches('-');
-            self.is_stated |= json_cost::is_stated(json, path);
-            *value = find(json, path).or(*value);
-        }
-    }
 }
 
 /// The format of a response.
@@ -137,7 +67,7 @@ impl CostReader {
             wanted,
             buffer: Vec::new(),
             is_too_long: false,
-            events: 0,
+            produced: Produced::default(),
             decoder,
             estimates: None,
             doubts: None,
@@ -194,36 +124,38 @@ impl CostReader {
                 } = &self.decoder;
                 if let Ok(json) = serde_json::from_slice(&by(headers, &self.buffer)) {
                     self.wanted.iter_mut().for_each(|one| one.read(&json));
+                    self.produced.read(&json);
                 }
             }
             BodyFormat::Events => self.read_event(),
         }
+        let produced = self.produced;
         if let Some((estimates, entity)) = &self.estimates {
             for one in &self.wanted {
-                if let Some(used) = one.settled(self.events) {
+                if let Some(used) = one.believed(produced) {
                     estimates.learn(&one.unit, entity, used.saturating_sub(one.prompt));
                 }
             }
         }
         if let Some(doubts) = &self.doubts {
-            let doubt = self.wanted.iter().find_map(|one| one.doubt(self.events));
+            let doubt = self.wanted.iter().find_map(|one| one.doubt(produced));
             doubt.into_iter().for_each(|doubt| doubts.report(doubt));
         }
-        let cost = |one: &WantedCost| Some((one.term, one.settled(self.events)?));
+        let cost = |one: &WantedCost| Some((one.term, one.settled(produced)?));
         self.wanted.iter().filter_map(cost).collect()
     }
 
     /// The cost per term of a stream whose reader has left: what was reported, else the prompt and
     /// a token for each event. Empty where nothing was seen to be produced.
     pub(crate) fn costs_so_far(mut self) -> Vec<(usize, u64)> {
-        if self.kind != BodyFormat::Events || self.events == 0 {
+        if self.kind != BodyFormat::Events || self.produced.events == 0 {
             return Vec::new();
         }
         self.read_event();
-        let events = self.events;
+        let produced = self.produced;
         let seen = |one: &WantedCost| {
-            one.settled(events)
-                .unwrap_or(one.prompt.saturating_add(events))
+            one.settled(produced)
+                .unwrap_or(one.prompt.saturating_add(produced.events))
         };
         self.wanted
             .iter()
@@ -279,7 +211,7 @@ impl CostReader {
         let Some(data) = line.strip_prefix(b"data:") else {
             return;
         };
-        self.events = self.events.saturating_add(1);
+        self.produced.events = self.produced.events.saturating_add(1);
         // Most events are pieces of text: searching for the name is cheaper than parsing each.
         let names = |path: &String| {
             let name = path.rsplit('.').next().unwrap_or_default().as_bytes();
@@ -313,19 +245,10 @@ fn last_named(end: &[u8], name: &str) -> Option<Value> {
     })
 }
 
-/// Events wrap what a response has at its top: Anthropic in `message`, OpenAI in `response`.
-const WRAPPERS: [&str; 2] = ["message", "response"];
-
-/// A number at `usage.total_tokens`.
-fn find(json: &Value, path: &str) -> Option<u64> {
-    let wrapped = WRAPPERS.iter().filter_map(|name| json.get(*name));
-    let mut places = std::iter::once(json).chain(wrapped);
-    let found = places.find_map(|place| json_cost::at(place, path))?;
-    Some(found.min(COUNT_MAX))
-}
-
 #[cfg(test)]
 mod tests {
+    use tollgate_core::feedback::COUNT_MAX;
+
     use super::*;
 
     fn costs(kind: BodyFormat, pieces: &[&str]) -> Vec<(usize, u64)> {
@@ -436,7 +359,7 @@ mod tests {
                 .iter()
                 .map(|name| ((*name).to_owned(), None))
                 .collect(),
-            is_stated: false,
+            ..WantedCost::default()
         };
         let input = &["usage.input_tokens", "usage.cache_creation_input_tokens"];
         let wanted = vec![of(1, 900, input), of(2, 0, &["usage.output_tokens"])];
@@ -520,7 +443,7 @@ mod tests {
             }
             let end = format!("data: {{\"usage\":{{\"output_tokens\":{output}}}}}\n\n");
             reader.push(&Bytes::from(end));
-            let doubts = reader.wanted.iter().map(|one| one.doubt(reader.events));
+            let doubts = reader.wanted.iter().map(|one| one.doubt(reader.produced));
             let doubt = doubts.flatten().next();
             (doubt, reader.costs())
         };

@@ -15,7 +15,7 @@ pub enum CostDoubt {
     AbsurdBound,
     /// The response has ended without a usage.
     MissingUsage,
-    /// The response reports a usage that is no number of tokens.
+    /// The response reports a usage that is no number of tokens, or more than the whole limit.
     AbsurdUsage,
     /// The response reports less than was seen of it.
     LowUsage,
@@ -37,7 +37,7 @@ impl fmt::Display for CostDoubt {
             }
             CostDoubt::MissingUsage => "the response reports no usage: what was held counts",
             CostDoubt::AbsurdUsage => {
-                "the response reports a usage that is no number of tokens: at most the whole limit counts"
+                "the response reports a usage that is no number of tokens, or more than one call can use: at most the whole limit counts"
             }
             CostDoubt::LowUsage => "the response reports less than was seen of it: what was seen or held counts",
             CostDoubt::BrokenOff => "the response broke off: what was held counts",

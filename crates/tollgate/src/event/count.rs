@@ -12,6 +12,23 @@ use super::Event;
 use crate::metrics::Metrics;
 
 impl Event {
+    /// It happens with every call, or may: there can be thousands a second.
+    pub(crate) fn is_of_call(&self) -> bool {
+        matches!(
+            self,
+            Event::CallEnded(_)
+                | Event::Request { .. }
+                | Event::Decision { .. }
+                | Event::Attempt { .. }
+                | Event::Response { .. }
+                | Event::CacheMiss { .. }
+                | Event::AttemptFailed { .. }
+                | Event::StalePermit { .. }
+                | Event::FromCache { .. }
+                | Event::NotStored { .. }
+        )
+    }
+
     /// Counts the fact, if it has a counter.
     pub(super) fn count(&self, metrics: &Metrics) {
         match self {

@@ -10,6 +10,7 @@ use tollgate_core::ask::Priority;
 use tollgate_core::health::{Class, Fault, HealthState, HealthStatus, Reason};
 use tollgate_core::time::{Span, Wall};
 
+use super::client_errors::ClientErrors;
 use super::cost_doubt::CostDoubt;
 use super::key_suspension::KeySuspension;
 use super::steps::Steps;
@@ -144,25 +145,6 @@ pub struct CallEnd {
     pub attempts: u32,
     /// What happened to it, in order. Callers that share one flight share its steps.
     pub steps: Steps,
-}
-
-impl Event {
-    /// It happens with every call, or may: there can be thousands a second.
-    pub(crate) fn is_of_call(&self) -> bool {
-        matches!(
-            self,
-            Event::CallEnded(_)
-                | Event::Request { .. }
-                | Event::Decision { .. }
-                | Event::Attempt { .. }
-                | Event::Response { .. }
-                | Event::CacheMiss { .. }
-                | Event::AttemptFailed { .. }
-                | Event::StalePermit { .. }
-                | Event::FromCache { .. }
-                | Event::NotStored { .. }
-        )
-    }
 }
 
 /// Something that happened.
@@ -406,6 +388,8 @@ pub enum Event {
         /// Why.
         error: Box<crate::Error>,
     },
+    /// A provider rejected calls because of what they asked for.
+    ClientErrors(Box<ClientErrors>),
     /// The cost of a call of this provider is not certain.
     CostInDoubt(Arc<str>, CostDoubt),
     /// A key was rejected and is set aside for a while.

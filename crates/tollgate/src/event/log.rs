@@ -53,6 +53,7 @@ impl Event {
             | Event::StalePermit { .. }
             | Event::TokenRenewed { .. }
             | Event::TokenNotRenewed { .. }
+            | Event::ClientErrors(_)
             | Event::CostInDoubt(..)
             | Event::KeySuspended(_) => self.log_upstream(),
             Event::LedgerDamaged { rows } => tracing::error!(
@@ -200,6 +201,11 @@ impl Event {
             }
             Event::TokenNotRenewed { provider, error } => {
                 tracing::warn!(event = "token_not_renewed", provider = &**provider, error = %error);
+            }
+            Event::ClientErrors(one) => {
+                let (id, provider) = (&*one.id, &*one.provider);
+                let (status, count) = (one.status, one.count);
+                tracing::info!(event = "client_error", id, provider, status, count);
             }
             Event::CostInDoubt(provider, why) => {
                 tracing::warn!(event = "cost_in_doubt", provider = &**provider, why = %why);

@@ -35,6 +35,9 @@ use crate::{LimitReport, Permit};
 /// meanwhile; what arrives later is passed on unread.
 const READ_WAIT: Span = Span::from_secs(5);
 
+/// No call uses more tokens: twice what the longest context of a hosted model has.
+const CALL_TOKENS_MAX: u64 = 1 << 22;
+
 /// What a response means for limits and health.
 #[derive(Debug)]
 pub(crate) struct LearnResult {
@@ -170,6 +173,10 @@ fn count_response(
 ) {
     let provider = &subject.provider;
     provider.metrics.on_response(status, class, took);
+    if class == Class::Other {
+        let now = provider.ledger.at();
+        provider.client_errors.report(&subject.id, status, now);
+    }
     if class == Class::Limited {
         let now = provider.ledger.at();
         subject.count_quota(|quota| quota.on_limited(now));
@@ -298,18 +305,28 @@ fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Opti
         let mut costs = policy.provider.costs.iter();
         costs.any(|cost| cost.unit == unit && !cost.before.is_empty())
     };
-    let wanted = wanted.into_iter().map(|(term, unit, fields)| WantedCost {
+    let wanted = wanted.into_iter().map(|(term, cost, rule)| WantedCost {
         term,
-        unit: unit.to_owned(),
-        prompt: prompt(unit),
-        counts_output: counts_output(unit),
+        unit: cost.unit.clone(),
+        prompt: prompt(&cost.unit),
+        counts_output: counts_output(&cost.unit),
+        most: Some(usage_max(rule)),
         is_stated: false,
-        fields: fields.iter().map(|path| (path.clone(), None)).collect(),
+        fields: cost.after.iter().map(|path| (path.clone(), None)).collect(),
     });
     let reader = CostReader::new(kind, wanted.collect(), open);
     let entity = subject.entity.clone().unwrap_or_default();
     let reader = reader.learning(subject.provider.token_estimates.clone(), entity.to_string());
     Some(reader.doubting(subject.provider.cost_doubts.clone()))
+}
+
+/// More than that is no usage of one call: the whole limit, and for tokens [`CALL_TOKENS_MAX`].
+fn usage_max(rule: &Rule) -> u64 {
+    let whole = rule.max_cost().max(rule.limit());
+    match rule.cost_unit() {
+        CostUnit::Tokens => whole.min(CALL_TOKENS_MAX),
+        CostUnit::Calls | CostUnit::Points | CostUnit::Bytes => whole,
+    }
 }
 
 fn read_feedback(

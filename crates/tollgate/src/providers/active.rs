@@ -29,6 +29,7 @@ use super::policy::{CompiledPolicy, OwnCells};
 use super::retry_waits::RetryWaits;
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
+use crate::client_errors::ClientErrorTally;
 use crate::cost_doubts::CostDoubts;
 use crate::credentials::{SuspendedKeys, Tokens};
 use crate::event::Events;
@@ -65,6 +66,8 @@ pub struct ActiveProvider {
     pub(crate) suspended_keys: SuspendedKeys,
     /// What completions of each entity used.
     pub(crate) token_estimates: Arc<TokenEstimates>,
+    /// Says in the log that calls got a 401, 403, 404 …
+    pub(crate) client_errors: ClientErrorTally,
     /// Says in the log that the cost of a call is not certain.
     pub(crate) cost_doubts: Arc<CostDoubts>,
     /// Items that several calls may request at once.
@@ -126,6 +129,7 @@ impl ActiveProvider {
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
             token_estimates: Arc::default(),
+            client_errors: ClientErrorTally::new(&name, events),
             cost_doubts,
             items: MergeGroups::default(),
             writes: Writes::default(),

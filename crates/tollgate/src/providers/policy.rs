@@ -218,13 +218,13 @@ impl CompiledPolicy {
         }
     }
 
-    /// Which terms of a call learn their true cost from its response, and from which field. The
-    /// order is that of the ask: limits, then the caller's shares of them.
+    /// Which terms of a call learn their true cost from its response, from which fields, and under
+    /// which rule. The order is that of the ask: limits, then the caller's shares of them.
     pub(crate) fn true_costs(
         &self,
         priority: Priority,
         has_shares: bool,
-    ) -> Vec<(usize, &str, &[String])> {
+    ) -> Vec<(usize, &Cost, &Rule)> {
         let costs = &self.provider.costs;
         if costs.iter().all(|cost| cost.after.is_empty()) {
             return Vec::new();
@@ -233,10 +233,11 @@ impl CompiledPolicy {
             .limits
             .iter()
             .filter(|binding| binding.applies_to(priority));
-        let fields: Vec<Option<&Cost>> = applied
+        let fields: Vec<Option<(&Cost, &Rule)>> = applied
             .map(|binding| {
                 let mut reported = costs.iter().filter(|cost| !cost.after.is_empty());
-                reported.find(|cost| cost.unit == binding.unit)
+                let cost = reported.find(|cost| cost.unit == binding.unit)?;
+                Some((cost, &*binding.rule))
             })
             .collect();
         // Learned limits come last, and nobody has a share of them.
@@ -245,10 +246,7 @@ impl CompiledPolicy {
         let shared = if has_shares { own } else { 0 };
         let all = fields.iter().chain(&fields[..shared]);
         all.enumerate()
-            .filter_map(|(term, cost)| {
-                let cost = (*cost)?;
-                Some((term, cost.unit.as_str(), cost.after.as_slice()))
-            })
+            .filter_map(|(term, found)| found.map(|(cost, rule)| (term, cost, rule)))
             .collect()
     }
 
