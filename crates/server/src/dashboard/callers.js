@@ -12,7 +12,7 @@ export function mount(root) {
   const body = h('div');
   const empty = h('div.table', { hidden: true }, h('div.empty', null, h('b', null, 'Every call is '), h('code', null, 'default'), h('b', null, '.'), ' Put @name in the base URL: ', h('code', null, '/tmdb@scanner/3')));
   const nothing = h('div.table', { hidden: true }, h('div.empty', null, 'No call has come through Tollgate since it started.'));
-  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Who sent how much of each provider’s longest limit, in its current window: at most a day, without such a limit the last hour. Ticks under a bar are the shares that the configuration grants (at_least) or allows (at_most). Waits are since the start.'), empty, nothing, body);
+  root.replaceChildren(h('h1', null, 'Callers'), h('p.mute', null, 'Who sent how much in the current window of each provider’s longest limit (at most a day), or else in the last hour. Ticks under a bar are the shares that the configuration grants (at_least) or allows (at_most). Waits are since the start.'), empty, nothing, body);
   async function load() {
     const reply = await get('/v1/callers').catch(() => null);
     if (!reply || !root.isConnected) return;
