@@ -7,7 +7,7 @@
 //!
 //! Never: shows a key; creates a ledger where there is none.
 
-use crate::provider_state::ProviderState;
+use crate::provider_state::{ProviderState, reset_text};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -329,14 +329,6 @@ fn print_limits(out: &mut impl Write, status: &Value) -> io::Result<()> {
         )?;
     }
     Ok(())
-}
-
-/// When a budget starts anew.
-fn reset_text(limit: &Value) -> String {
-    match limit["reset_at"].is_number() && limit["per"] == "caller" {
-        true => format!(", resets {}", time_of_day(&limit["reset_at"])),
-        false => String::new(),
-    }
 }
 
 /// `; 500 in 60 s, learned 12:01:07`.

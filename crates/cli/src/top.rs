@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::admin_client::{AdminClient, segment};
 use crate::options::Options;
 use crate::provider_state::ProviderState;
-use view::Picture;
+use view::{Figures, Picture};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,10 +125,12 @@ fn read(remote: &AdminClient) -> anyhow::Result<Picture> {
         None,
     )??;
     let alerts = remote.request(Method::GET, "/api/rate-limit/metrics", None)??;
+    let history = remote.request(Method::GET, "/v1/history?span=1m", None)??;
     Ok(Picture {
         providers: details,
         hidden: providers.len().saturating_sub(PROVIDERS_MAX),
         waiting,
+        figures: Some(Figures::of(&history)),
         decisions: items(&decisions["decisions"]),
         alerts: items(&alerts["alerts"]),
         problem: list["problems"]
@@ -150,7 +152,12 @@ fn items(value: &Value) -> Vec<Value> {
 
 /// The picture as plain text.
 fn printed(picture: &Picture) -> anyhow::Result<String> {
-    let mut terminal = Terminal::new(TestBackend::new(PRINTED.0, PRINTED.1))?;
+    printed_in(picture, PRINTED)
+}
+
+/// The same in a terminal of this size.
+fn printed_in(picture: &Picture, (columns, rows): (u16, u16)) -> anyhow::Result<String> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows))?;
     terminal.draw(|frame| picture.draw(frame))?;
     let buffer = terminal.backend().buffer();
     let width = usize::from(buffer.area.width).max(1);
@@ -196,6 +203,12 @@ mod tests {
             providers: vec![provider("tmdb", "normal", &queue, &limits), second],
             hidden: 0,
             waiting: 5,
+            figures: Some(Figures {
+                calls: 12.4,
+                saved: 83,
+                sent: 17,
+                limited: 3,
+            }),
             decisions: vec![json!({
                 "id": "4f1c2a", "ts": 45_605.25, "provider": "tmdb", "method": "GET", "path": "/3/movie/550",
                 "decision": "queue", "reason": "limit", "limit": "40/10s", "wait": 2.5, "status": 200, "source": "upstream",
@@ -206,6 +219,32 @@ mod tests {
             problem: None,
         };
         insta::assert_snapshot!(printed(&picture).expect("a picture"));
+    }
+
+    /// There was no figure of all, no reason of a wait, no reset, and the day's count was cut off.
+    #[test]
+    fn eighty_columns_show_why_until_when_and_how_much_remains() {
+        let at = |hold: Value, state: &str| json!({ "state": state, "hold": hold, "sleep_until": 45_605.0, "rate": 17.0, "err_rate_30s": 0.25 });
+        let day = |remaining: u64| json!({ "name": "1000/1d", "limit": 1_000, "depth": 1_000, "period": 86_400.0, "used": 1_000 - remaining, "remaining": remaining, "reset_at": 86_400.0 });
+        let second = json!({ "name": "35/1s", "limit": 35, "depth": 35, "period": 1.0, "used": 35, "remaining": 0, "reset_at": 45_605.0 });
+        let waiting = json!({ "high": 0, "normal": 90, "low": 0, "eta": 45.0, "starved": 0, "waiting_for": { "limit": 90 }, "callers": { "backfill": { "waiting": 90, "starved": 0, "eta": 45.0 } } });
+        let none = json!({ "high": 0, "normal": 0, "low": 0, "eta": 0.0 });
+        let mut slowed = provider("odds", "throttle", &waiting, &json!([second, day(600)]));
+        slowed["health"] = at(Value::Null, "throttle");
+        let mut paused = provider("igdb", "sleep", &none, &json!([day(750)]));
+        paused["health"] = at(json!("paused"), "sleep");
+        let history = json!({ "calls": [9, 9, 9, 10, 12, 14, 11, 15], "saved": [8], "sent_high": [1], "sent_normal": [1], "sent_low": [0], "limited": [2, 1] });
+        let picture = Picture {
+            providers: vec![
+                slowed,
+                provider("omdb", "normal", &none, &json!([day(0)])),
+                paused,
+            ],
+            waiting: 90,
+            figures: Some(Figures::of(&history)),
+            ..Picture::default()
+        };
+        insta::assert_snapshot!(printed_in(&picture, (80, 14)).expect("a picture"));
     }
 
     /// The first 50 in the order of their names were shown, whatever state they were in.

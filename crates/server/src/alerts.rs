@@ -25,7 +25,7 @@ use tollgate_core::alert::{Alert, AlertKind, AlertStage, AlertTracker, Notice};
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::lock_order::{RankedMutex, rank};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, OpenAlert};
 use crate::desk::{ActiveAlert, OutboxMessage};
 use crate::history::resolved;
 use crate::json::epoch;
@@ -130,10 +130,25 @@ impl AlertState {
             self.restored.lock().insert(name.clone());
             by_name.entry(name).or_default().push(one.alert);
         }
-        let mut tracker = self.tracker.lock();
-        for (name, alerts) in by_name {
-            let _reported_before = tracker.update(&name, alerts, now);
+        {
+            let mut tracker = self.tracker.lock();
+            for (name, alerts) in by_name {
+                let _reported_before = tracker.update(&name, alerts, now);
+            }
         }
+        self.publish(None);
+    }
+
+    /// Shows what fires now, to those who did not see it begin.
+    fn publish(&self, began: Option<f64>) {
+        let firing: Vec<Alert> = self.tracker.lock().firing().cloned().collect();
+        let owners = self.owners.lock().clone();
+        let open = firing.iter().map(|alert| {
+            let known = owners.get(&alert.name).cloned();
+            let (provider, entity) = known.unwrap_or_else(|| (alert.name.clone(), None));
+            OpenAlert::new(alert, provider, entity)
+        });
+        self.daemon.set_open_alerts(open.collect(), began);
     }
 
     async fn evaluate(&self) {
@@ -175,6 +190,7 @@ impl AlertState {
             let has_news = |name: &str| news.iter().any(|notice| notice.alert.name == name);
             owners.retain(|name, _| active.contains(&&**name) || has_news(name));
         }
+        self.publish(Some(epoch(registry.ledger().wall())));
         for notice in news {
             self.report(notice).await;
         }

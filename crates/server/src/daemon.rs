@@ -11,12 +11,14 @@ mod budgets;
 mod desk_work;
 mod list;
 mod live;
+mod open_alerts;
 mod settings;
 mod view;
 mod warnings;
 pub(crate) use budgets::budgets;
 pub use list::ProviderSummary;
 pub(crate) use live::LiveProvider;
+pub(crate) use open_alerts::OpenAlert;
 pub(crate) use view::Limit;
 pub use view::ProviderDetails;
 
@@ -24,6 +26,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use tollgate::event::{self, Event};
 use tollgate::providers::{ActiveProvider, BuildError, Unknown};
 use tollgate::{Error, ProviderRegistry};
@@ -72,6 +75,8 @@ struct Shared {
     state: RankedMutex<{ rank::DAEMON_STATE }, DaemonState>,
     /// The gateway's listeners, once set.
     listeners: OnceLock<Listeners>,
+    /// Held briefly, and no other lock within.
+    open_alerts: Mutex<Arc<[OpenAlert]>>,
 }
 
 #[derive(Clone, Debug)]
@@ -146,6 +151,7 @@ impl Daemon {
                 changing: RankedMutex::new(()),
                 state: RankedMutex::new(state),
                 listeners: OnceLock::new(),
+                open_alerts: Mutex::new(Arc::default()),
             }),
         }
     }

@@ -4,15 +4,14 @@
 //!
 //! Promises: bounded. A provider has 300 slots of 1 s, 360 of 10 s and 1,440 of 60 s, of 60 bytes each:
 //! 126 KB, of at most [`PROVIDERS_MAX`] providers 32 MB, if all of them were called for a day; five
-//! providers take half a megabyte. Callers have an hour of minutes ([`callers`]), events the last
-//! 500.
+//! providers take half a megabyte. Callers have a day ([`callers`]), events the last 500.
 //!
 //! Never: survives the process, asks the ledger's store, or counts a call itself.
 
 mod callers;
 mod events;
 mod ring;
-pub(crate) use callers::CallerHistory;
+pub(crate) use callers::{CallerHistory, WindowStart};
 pub(crate) use events::{EventLog, PageEvent, resolved};
 use ring::SlotSource;
 pub(crate) use ring::{Resolution, STATES, Slot};

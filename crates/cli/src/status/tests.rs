@@ -146,3 +146,20 @@ fn degrade_mode_of_an_entity_is_shown() {
         "  odds: degrade mode: little of the quota remains, so only the cache is used\n"
     );
 }
+
+/// All of `status NAME`: the reset of a limit was shown for budgets of callers only, and "Slowed" had no rate.
+#[test]
+fn the_whole_status_of_a_provider() {
+    let limit = |name: &str, period: f64, remaining: u64| json!({ "name": name, "limit": 1_000, "period": period, "per": "provider", "unit": "calls", "used": 1_000 - remaining, "remaining": remaining, "reset_at": 45_605.0 });
+    let status = json!({
+        "name": "odds",
+        "health": { "state": "throttle", "hold": null, "rate": 17.0, "count_2xx": 90, "count_429": 3, "count_5xx": 7, "net_errors": 1, "paths": [] },
+        "queue": { "high": 0, "normal": 5, "low": 0, "eta": 12.5, "starved": 0, "callers": { "web": { "waiting": 5, "starved": 0, "eta": 12.5 } }, "waiting_for": { "limit": 5 } },
+        "limits": [limit("35/1s", 1.0, 10), limit("1000/1d", 86_400.0, 400), limit("9000/30d", 2_592_000.0, 1_000)],
+        "saved": { "hits": 7, "stale": 1, "shared": 2, "merged": 0 },
+        "cooldowns": [], "keys": [], "estimated_limits": [], "entities": {}, "budgets": {}, "degraded": false, "problems": [],
+    });
+    let mut out = Vec::new();
+    print_one(&mut out, &status).expect("a vector");
+    insta::assert_snapshot!(String::from_utf8_lossy(&out));
+}

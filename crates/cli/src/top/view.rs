@@ -8,11 +8,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Paragraph};
 use serde_json::Value;
 use tollgate_core::time::Span as Duration;
 
-use crate::provider_state::ProviderState;
+use crate::provider_state::{ProviderState, reason, short_reset_text, tightest_first};
 use crate::times::time_of_day;
 
 /// How many callers of a provider have a line: more would hide other providers.
@@ -26,9 +26,59 @@ pub(super) struct Picture {
     pub(super) hidden: usize,
     /// Calls that wait, those of hidden providers included.
     pub(super) waiting: u64,
+    pub(super) figures: Option<Figures>,
     pub(super) decisions: Vec<Value>,
     pub(super) alerts: Vec<Value>,
     pub(super) problem: Option<String>,
+}
+
+/// What all providers did in the last minute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figures {
+    /// Calls per second, of the last five seconds.
+    pub(super) calls: f64,
+    /// Calls that the cache or another call saved, and those that were sent.
+    pub(super) saved: u64,
+    pub(super) sent: u64,
+    pub(super) limited: u64,
+}
+
+impl Figures {
+    /// From `GET /v1/history?span=1m`.
+    pub(super) fn of(history: &Value) -> Figures {
+        let numbers = |name: &str| {
+            let list = history[name].as_array().into_iter().flatten();
+            list.filter_map(Value::as_u64).collect::<Vec<u64>>()
+        };
+        let sum = |name: &str| numbers(name).iter().sum::<u64>();
+        let calls = numbers("calls");
+        let newest: Vec<u32> = calls
+            .iter()
+            .rev()
+            .take(5)
+            .map(|count| u32::try_from(*count).unwrap_or(u32::MAX))
+            .collect();
+        let seconds = u32::try_from(newest.len().max(1)).unwrap_or(1);
+        let newest: f64 = newest.into_iter().map(f64::from).sum();
+        Figures {
+            calls: newest / f64::from(seconds),
+            saved: sum("saved"),
+            sent: sum("sent_high") + sum("sent_normal") + sum("sent_low"),
+            limited: sum("limited"),
+        }
+    }
+
+    fn text(&self) -> String {
+        let all = self.saved + self.sent;
+        let saved = match all {
+            0 => String::new(),
+            all => format!(", {} % saved", self.saved * 100 / all),
+        };
+        format!(
+            ", {:.1} calls/s{saved}, {} × 429/min",
+            self.calls, self.limited
+        )
+    }
 }
 
 impl Picture {
@@ -55,9 +105,10 @@ impl Picture {
         let providers = self.providers.len() + self.hidden;
         let plural = |count: bool| if count { "" } else { "s" };
         let text = format!(
-            "tollgate: {providers} provider{}, {waiting} call{} waiting{}",
+            "tollgate: {providers} provider{}, {waiting} call{} waiting{}{}",
             plural(providers == 1),
             plural(waiting == 1),
+            self.figures.as_ref().map_or(String::new(), Figures::text),
             match self.hidden {
                 0 => String::new(),
                 hidden => format!(
@@ -86,26 +137,25 @@ impl Picture {
             );
             return;
         }
-        let header = [
-            "provider", "state", "waiting", "done in", "errors", "limits",
+        let [name, state, waiting_title, done, limits] = [
+            "provider",
+            "state",
+            "waiting",
+            "done in",
+            "remaining, resets (UTC)",
         ];
+        let header = format!("{name:<15} {state:<20} {waiting_title} {done:<8} {limits}");
+        let header = Line::styled(header, Style::new().add_modifier(Modifier::UNDERLINED));
         // Worst first: what does not fit is what flows.
         let mut sorted: Vec<&Value> = self.providers.iter().collect();
         sorted.sort_by_key(|one| (ProviderState::of(one).rank, std::cmp::Reverse(waiting(one))));
-        let rows = sorted
-            .into_iter()
-            .flat_map(|one| std::iter::once(row(one)).chain(callers(one)));
-        let widths = [
-            Constraint::Length(16),
-            Constraint::Length(30),
-            Constraint::Length(7),
-            Constraint::Length(12),
-            Constraint::Length(6),
-            Constraint::Min(20),
-        ];
-        let table = Table::new(rows, widths)
-            .header(Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED)));
-        frame.render_widget(table, area);
+        let rows = sorted.into_iter().flat_map(|one| {
+            let dim = Style::new().add_modifier(Modifier::DIM);
+            let why = reason(one).map(|why| Line::styled(format!("  {why}"), dim));
+            std::iter::once(row(one)).chain(why).chain(callers(one))
+        });
+        let lines: Vec<Line<'_>> = std::iter::once(header).chain(rows).collect();
+        frame.render_widget(Paragraph::new(lines), area);
     }
 
     fn draw_alerts(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -138,10 +188,9 @@ fn waiting(provider: &Value) -> u64 {
         .sum()
 }
 
-fn row(provider: &Value) -> Row<'static> {
-    let health = &provider["health"];
-    let ProviderState { text: word, rank } = ProviderState::of(provider);
-    let color = match rank {
+fn row(provider: &Value) -> Line<'static> {
+    let state = ProviderState::of(provider);
+    let color = match state.rank {
         0 | 1 => Color::Red,
         2..=6 => Color::Yellow,
         _ => Color::Green,
@@ -151,14 +200,11 @@ fn row(provider: &Value) -> Row<'static> {
         0 => String::new(),
         _ => eta(&provider["queue"]),
     };
-    let errors = health["err_rate_30s"].as_f64().unwrap_or_default() * 100.0;
-    Row::new([
-        Cell::from(provider["name"].as_str().unwrap_or_default().to_owned()),
-        Cell::from(Span::styled(word, Style::new().fg(color))),
-        Cell::from(format!("{waiting:>7}")),
-        Cell::from(eta),
-        Cell::from(format!("{errors:>4.0} %")),
-        Cell::from(limits(provider)),
+    let name = provider["name"].as_str().unwrap_or_default();
+    Line::from(vec![
+        Span::raw(format!("{name:<15.15} ")),
+        Span::styled(format!("{:<20.20}", state.short()), Style::new().fg(color)),
+        Span::raw(format!(" {waiting:>7} {eta:<8} {}", limits(provider))),
     ])
 }
 
@@ -175,7 +221,7 @@ fn eta(queue: &Value) -> String {
 }
 
 /// The lines below a provider: whose calls wait, and when the last one of each is sent. The longest queues first.
-fn callers(provider: &Value) -> Vec<Row<'static>> {
+fn callers(provider: &Value) -> Vec<Line<'static>> {
     let count = |part: &Value| part["waiting"].as_u64().unwrap_or_default();
     let callers = provider["queue"]["callers"]
         .as_object()
@@ -189,13 +235,9 @@ fn callers(provider: &Value) -> Vec<Row<'static>> {
         .map(|(_, part)| count(part))
         .sum();
     let line = |name: String, waiting: u64, eta: String| {
-        let cells = [
-            Cell::from(format!("  {name}")),
-            Cell::from(""),
-            Cell::from(format!("{waiting:>7}")),
-            Cell::from(eta),
-        ];
-        Row::new(cells).style(Style::new().add_modifier(Modifier::DIM))
+        let name = format!("  {name}");
+        let text = format!("{name:<36.36} {waiting:>7} {eta}");
+        Line::styled(text, Style::new().add_modifier(Modifier::DIM))
     };
     let shown = waiting.iter().take(CALLERS_MAX);
     let shown = shown.map(|(name, part)| line((*name).clone(), count(part), eta(part)));
@@ -203,19 +245,15 @@ fn callers(provider: &Value) -> Vec<Row<'static>> {
     shown.chain(more).collect()
 }
 
-/// What remains of each limit, and of how much.
+/// What remains of each limit, the tightest first, and when it starts anew.
 fn limits(provider: &Value) -> String {
-    let left = |of: &str, limit: &Value| {
-        let (name, remaining) = (limit["name"].as_str()?, limit["remaining"].as_u64()?);
-        Some(format!("{of}{name}: {remaining} left"))
+    let of_limit = |(of, limit): (String, &Value)| {
+        let name = limit["name"].as_str().unwrap_or_default();
+        let (remaining, reset) = (&limit["remaining"], short_reset_text(limit));
+        format!("{of}{name}: {remaining}{reset}")
     };
-    let limits = provider["limits"].as_array().into_iter().flatten();
-    let mut each: Vec<String> = limits.filter_map(|limit| left("", limit)).collect();
-    for (entity, part) in provider["entities"].as_object().into_iter().flatten() {
-        let of = format!("{entity} ");
-        let own = part["limits"].as_array().into_iter().flatten();
-        each.extend(own.filter_map(|limit| left(&of, limit)));
-    }
+    let limits = tightest_first(provider).into_iter();
+    let mut each: Vec<String> = limits.map(of_limit).collect();
     for one in provider["estimated_limits"]
         .as_array()
         .into_iter()
@@ -227,7 +265,7 @@ fn limits(provider: &Value) -> String {
                 .map(|rate| format!("about {rate:.1}/s, learned")),
         );
     }
-    each.join(", ")
+    each.join("; ")
 }
 
 /// One call in one line.

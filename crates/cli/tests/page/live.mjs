@@ -5,8 +5,11 @@ import { check, main, until } from './browser.mjs';
 
 const { ADMIN, GATEWAY, UPSTREAM_PORT } = process.env;
 let mode = 200;
+let failing = 0;
 const upstream = http.createServer((request, response) => {
-  response.writeHead(mode, { 'content-type': 'application/json' });
+  const isFailure = request.url.startsWith('/again') && failing > 0;
+  if (isFailure) failing -= 1;
+  response.writeHead(isFailure ? 503 : mode, { 'content-type': 'application/json' });
   response.end('{}');
 });
 upstream.listen(Number(UPSTREAM_PORT), '127.0.0.1');
@@ -76,6 +79,70 @@ async function pausedForATime(page, state) {
   await until('what it is undone to has an end', () => page.evaluate(() => /until \d\d:\d\d/.test(document.querySelector('.what p').textContent)));
   await page.getByRole('button', { name: 'Resume' }).click();
   await until('resumed again', async () => /Flowing|Testing/.test(await state()));
+}
+
+// A call that got 503, then 200: the time between its attempts was drawn as green work, and 503 as a success.
+async function triedAgain(page, context) {
+  failing = 1;
+  const reply = await fetch(`${GATEWAY}/x@again/again`);
+  check(reply.status === 200, 'the second attempt succeeds');
+  await page.goto(`${ADMIN}/#/calls?caller=again`);
+  await until('the call is listed', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length === 1));
+  await page.locator('.log tbody tr').first().click();
+  const seen = await page.evaluate(() => {
+    const pieces = [...document.querySelectorAll('.timeline span')].map((one) => ({ kind: one.dataset.kind, look: one.dataset.look, tone: one.dataset.tone, isHatched: getComputedStyle(one).backgroundImage.includes('repeating-linear-gradient') }));
+    const steps = [...document.querySelectorAll('.steps li')].map((one) => ({ at: one.children[0].textContent, tone: one.children[1].dataset.tone, shape: one.children[1].textContent, text: one.children[2].textContent }));
+    return { pieces, steps };
+  });
+  const at = seen.pieces.findIndex((one) => one.kind === 'retry');
+  check(at > 0 && seen.pieces[at].look === 'work' && seen.pieces[at + 1].isHatched, `the time until the next attempt is hatched: ${seen.pieces.map((one) => `${one.kind} ${one.look}`)}`);
+  const [failed, retried] = [/responded with 503/, /tries again in/].map((text) => seen.steps.find((one) => text.test(one.text)));
+  check(failed.tone === 'stop' && failed.shape === '✗', `503 is a failure: ${failed.tone} ${failed.shape}`);
+  check(retried.tone === 'wait' && retried.shape === '▒', `so is the wait one: ${retried.tone} ${retried.shape}`);
+  for (const scheme of ['dark', 'light']) {
+    await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+    const bad = await page.evaluate(lowContrast);
+    check(bad.length === 0, `${scheme} sheet: contrast of all text is 4.5 or more ${bad.slice(0, 4).join(' | ')}`);
+    await names(page, context, 'sheet');
+  }
+  await page.keyboard.press('Escape');
+}
+
+// A rejection was drawn as a wait only.
+async function rejected(page) {
+  await fetch(`${ADMIN}/v1/providers/x/offline`, { method: 'POST', headers: { 'x-tollgate-admin': '1' } });
+  await fetch(`${GATEWAY}/x@late/late`);
+  await fetch(`${ADMIN}/v1/providers/x/resume`, { method: 'POST', headers: { 'x-tollgate-admin': '1' } });
+  await page.goto(`${ADMIN}/#/calls?caller=late`);
+  await until('the rejected call is listed', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length === 1));
+  await page.locator('.log tbody tr').first().click();
+  const pieces = await page.evaluate(() => [...document.querySelectorAll('.timeline span[data-kind=reject]')].map((one) => ({ tone: one.dataset.tone, isHatched: getComputedStyle(one).backgroundImage !== 'none', width: one.offsetWidth })));
+  check(pieces.length === 1 && pieces[0].tone === 'stop' && !pieces[0].isHatched && pieces[0].width > 3, `a rejection is solid: ${JSON.stringify(pieces)}`);
+  await page.keyboard.press('Escape');
+}
+
+// Every number of the tables leads to what it counts.
+async function numbersAreLinks(page) {
+  await page.goto(`${ADMIN}/#/`);
+  await until('the number of calls is a link', () => page.evaluate(() => Boolean(document.querySelector('#providers tbody td.drop-2 a[href="#/calls?provider=x"]'))));
+  await until('so is the last 429', () => page.evaluate(() => Boolean(document.querySelector('#providers tbody a[href="#/events?kind=cooldown&provider=x"]'))));
+  const saved = await page.evaluate(() => [...document.querySelectorAll('a.figure')].some((one) => one.getAttribute('href') === '#/calls?source=saved'));
+  check(saved, 'what was saved is a link to calls from the cache, shared and merged');
+  await page.goto(`${ADMIN}/#/callers`);
+  const link = page.locator('.callers a[href="#/calls?provider=x&caller=web&source=upstream"]');
+  await link.waitFor();
+  await link.click();
+  await until('the calls of a caller are listed', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length > 2));
+  await page.goto(`${ADMIN}/#/calls?source=saved`);
+  check(await page.locator('select[aria-label="every source"]').inputValue() === 'saved', 'the filter is one of the list');
+}
+
+// A link that looks like a button reacts to Space like one.
+async function spacePressesChips(page) {
+  await page.goto(`${ADMIN}/#/`);
+  await page.locator('.chip', { hasText: 'attention' }).focus();
+  await page.keyboard.press('Space');
+  await until('Space presses a chip', () => page.evaluate(() => location.hash === '#/?show=attention'));
 }
 
 // The list moves ten times a second: the selected row is one call, and Enter opens that call.
@@ -188,6 +255,10 @@ main({
     await rowsByKey(page);
     await focusStays(page);
     await keys(page);
+    await triedAgain(page, context);
+    await rejected(page);
+    await numbersAreLinks(page);
+    await spacePressesChips(page);
     for (const scheme of ['dark', 'light']) {
       await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
       for (const view of VIEWS) {

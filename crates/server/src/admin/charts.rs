@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tollgate::providers::{ActiveProvider, CallCounts, QueueEstimate, WaitCounts};
+use tollgate::providers::{ActiveProvider, CallCounts, LimitStatus, QueueEstimate, WaitCounts};
 use tollgate_config::config::Caller;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
@@ -20,7 +20,7 @@ use super::routes::ApiState;
 use crate::api::{ApiError, json};
 use crate::daemon::{Limit, budgets};
 use crate::decision_api::RequestFields;
-use crate::history::{self, CallerHistory, STATES, Slot};
+use crate::history::{self, CallerHistory, STATES, Slot, WindowStart};
 
 /// What is shown if the query does not say: an hour.
 const SPAN: Span = Span::from_secs(3_600);
@@ -83,17 +83,48 @@ pub(super) async fn callers(State(api): State<ApiState>) -> Response {
     for active in api.daemon.registry().started() {
         let estimate = active.queue_estimate().await;
         let budgets = budgets(&active, configured).await;
-        estimates.push((active, estimate, budgets));
+        let window = caller_window(&active.limits(None).await);
+        estimates.push((active, estimate, budgets, window));
     }
     let recent = api.history.callers();
     let providers: Vec<Value> = estimates
         .iter()
-        .map(|(active, estimate, budgets)| {
-            callers_of(active, (estimate, budgets), configured, &recent)
+        .map(|(active, estimate, budgets, window)| {
+            let start = recent.start_of(window.age);
+            let mut value = callers_of(active, (estimate, budgets), configured, (&recent, start));
+            value["window"] = json!(start.age);
+            value["window_of"] = json!(window.limit);
+            value
         })
         .collect();
     drop(recent);
-    json(&json!({ "window": 3_600, "providers": providers }))
+    json(&json!({ "providers": providers }))
+}
+
+/// The time for which callers are counted.
+#[derive(Debug)]
+struct CallerWindow {
+    /// The name of the limit whose window it is; `None` = the last hour.
+    limit: Option<String>,
+    /// Seconds.
+    age: u64,
+}
+
+/// The current window of the limit on calls with the longest period, of an hour or more and at most a day; without one,
+/// the last hour.
+fn caller_window(limits: &[LimitStatus]) -> CallerWindow {
+    let long = limits
+        .iter()
+        .filter(|one| one.period >= SPAN && one.counts_calls && one.algorithm != "concurrency");
+    let age = |one: &LimitStatus| {
+        let window = one.view.and_then(|view| view.window_age);
+        window.unwrap_or(one.period).min(SPAN_MAX)
+    };
+    let longest = long.max_by_key(|one| one.period);
+    CallerWindow {
+        limit: longest.map(|one| one.name.clone()),
+        age: longest.map_or(SPAN, age).0 / 1_000_000,
+    }
 }
 
 /// Callers that called or wait (one whose calls all wait has ended none), and configured ones that have a budget.
@@ -101,7 +132,7 @@ fn callers_of(
     active: &ActiveProvider,
     (estimate, budgets): (&QueueEstimate, &BTreeMap<String, Vec<Limit>>),
     configured: &[Caller],
-    recent: &CallerHistory,
+    (recent, start): (&CallerHistory, WindowStart),
 ) -> Value {
     let mut counts = active.calls_by_caller();
     let has_budget = |name: &str| {
@@ -119,13 +150,13 @@ fn callers_of(
     let rows = shown.map(|(name, counts)| {
         let queue = queue_of(name);
         let known = configured.iter().find(|caller| caller.name == *name);
-        let last_hour = recent.recent(active.name(), name, counts);
+        let recent = recent.since(start, active.name(), name, counts);
         json!({
             "name": name,
-            "calls": last_hour.calls,
-            "sent": last_hour.sent,
-            "rejected": last_hour.rejected,
-            "left": last_hour.left,
+            "calls": recent.calls,
+            "sent": recent.sent,
+            "rejected": recent.rejected,
+            "left": recent.left,
             "total_calls": counts.calls,
             "waiting": queue.waiting,
             "starved": queue.starved,

@@ -40,7 +40,7 @@ pub(super) async fn by_entity(State(api): State<ApiState>, uri: Uri) -> Result<R
     let fields = RequestFields::of_query(&uri, &["entity", "provider"])?;
     let (entity, provider) = (fields.entity()?, fields.name("provider")?);
     let registry = api.daemon.registry();
-    let idle = idle_providers(&api, entity.as_deref(), provider.as_deref());
+    let idle = idle_providers(&api, entity.as_deref(), provider.as_deref()).await;
     let found = match provider.as_deref() {
         Some(name) if idle.iter().any(|(known, _)| known == name) => Ok(Vec::new()),
         name => registry.metrics(entity.as_deref(), name).await,
@@ -92,9 +92,9 @@ pub(super) async fn decisions(State(api): State<ApiState>, uri: Uri) -> Result<R
     Ok(json(&api.daemon.decision_log().last(&filter)))
 }
 
-/// Configured providers that nobody has called: they are listed, and not started by it. What remains of their limits
-/// is not known before.
-fn idle_providers(
+/// Configured providers that nobody has called: they are listed, and not started by it. Other processes may have used
+/// their limits.
+async fn idle_providers(
     api: &ApiState,
     entity: Option<&str>,
     provider: Option<&str>,
@@ -108,18 +108,21 @@ fn idle_providers(
         is_asked(entity) && is_asked(provider) && !is_started(name)
     });
     let none = json!(null);
-    wanted
-        .map(|name| {
-            let value = json!({
-                "entity": name, "tokens_remaining": none, "requests_in_window": 0, "capacity": none,
+    let mut idle = Vec::new();
+    for name in wanted {
+        let quota = api.daemon.registry().idle_quota(&name).await;
+        let value = json!({
+                "entity": name, "tokens_remaining": quota.map(|(remaining, _)| remaining),
+                "requests_in_window": quota.map_or(0, |(remaining, all)| all.saturating_sub(remaining)),
+                "capacity": quota.map(|(_, all)| all),
                 "api_remaining": none, "api_limit": none, "reset_at": none, "reset_in_seconds": none,
                 "is_in_cooldown": false, "is_degraded": false, "total_requests": 0,
                 "total_429_errors": 0, "recent_429_rate": 0, "cache_hits": 0, "cache_misses": 0,
                 "cache_hit_rate": 0.0,
-            });
-            (name, value)
-        })
-        .collect()
+        });
+        idle.push((name, value));
+    }
+    idle
 }
 
 fn entity_json(one: &EntityMetrics) -> Value {

@@ -311,7 +311,7 @@ const OPERATIONS: &[Operation] = &[
         "get",
         "/v1/callers",
         "callers",
-        "What each caller of each provider did in the last hour",
+        "What each caller of each provider did in the current window of its longest limit",
     )
     .reply("Callers"),
     operation(

@@ -343,7 +343,7 @@ fn page_schemas() -> Value {
         .collect();
     json!({
         "History": object(&all, Value::Object(columns)),
-        "Callers": object(&["window", "providers"], json!({ "window": { "type": "integer" }, "providers": objects })),
+        "Callers": object(&["providers"], json!({ "providers": objects })),
         "Config": object(&["problems", "notes", "store", "gateway", "nodes", "started", "settings", "providers"], json!({
             "problems": objects,
             "notes": texts,

@@ -69,17 +69,23 @@ static SENT: LazyLock<Vec<(Bytes, String)>> = LazyLock::new(|| {
     sent.collect()
 });
 
-/// A script without indentation, empty lines, lines that are comments, and spaces beside marks; no text of ours spans
+/// A script without indentation, empty lines, lines that are comments, line ends that mean nothing, and spaces beside marks; no text of ours spans
 /// lines. Texts and expressions in `/…/` stay as they are.
 fn without_comments(script: &[u8]) -> Bytes {
     let mut sent = Vec::with_capacity(script.len());
     for line in script.split(|byte| *byte == b'\n') {
         let line = line.trim_ascii();
         if !line.is_empty() && !line.starts_with(b"//") {
+            // A line end means nothing behind one of the first marks and before one of the others.
+            let is_behind = sent.last().is_none_or(|last| b";{,([".contains(last));
+            let is_before = line.first().is_some_and(|first| b"})]".contains(first));
+            if !is_behind && !is_before {
+                sent.push(b'\n');
+            }
             without_spaces_beside_marks(line, &mut sent);
-            sent.push(b'\n');
         }
     }
+    sent.push(b'\n');
     sent.into()
 }
 
@@ -269,6 +275,10 @@ mod tests {
                 "text.replace(/(\\d) min, \\b/g,'$1 m')/ 2;",
             ),
             ("  // a remark", ""),
+            (
+                "if (a) {\n  b(c,\n    d);\n}\nelse e();",
+                "if(a){b(c,d);}\nelse e();",
+            ),
         ];
         for (script, expected) in cases {
             let sent = without_comments(script.as_bytes());
@@ -287,6 +297,20 @@ mod tests {
             !text.contains("/*") && !text.contains("content: \""),
             "a text or a comment would change"
         );
+    }
+
+    /// The next line would become a part of it.
+    #[test]
+    fn no_line_of_a_script_ends_with_a_comment() {
+        for file in FILES.iter().filter(|file| file.kind == SCRIPT) {
+            let text = std::str::from_utf8(file.bytes).unwrap();
+            let found = text.lines().find(|line| {
+                line.trim_start()
+                    .split_once(" // ")
+                    .is_some_and(|(code, _)| !code.starts_with("//"))
+            });
+            assert_eq!(found, None, "{}", file.name);
+        }
     }
 
     /// A text over several lines would lose its indentation.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::daemon::{Daemon, LiveProvider};
+use crate::daemon::{Daemon, LiveProvider, OpenAlert};
 use crate::history::{self, History, Slot};
 
 /// How often a provider is read that does nothing.
@@ -28,6 +28,8 @@ pub(super) struct LiveSample {
     ts: f64,
     store: &'static str,
     waiting: u64,
+    /// The alerts that fire: also those that began before a restart, or many events ago.
+    alerts: Vec<OpenAlert>,
     providers: Vec<SampledProvider>,
 }
 
@@ -101,6 +103,7 @@ impl Sampler {
             ts: history::epoch(daemon),
             store: daemon.store_word(),
             waiting: started.iter().map(|active| active.waiting() as u64).sum(),
+            alerts: daemon.open_alerts().to_vec(),
             providers,
         }
     }

@@ -127,6 +127,8 @@ pub(crate) struct Limit {
     name: String,
     algorithm: &'static str,
     limit: u64,
+    /// What remains when nothing is used: the burst of a bucket, `limit` of everything else.
+    depth: u64,
     period: f64,
     per: &'static str,
     unit: String,
@@ -135,6 +137,8 @@ pub(crate) struct Limit {
     used: Option<u64>,
     in_flight: Option<u64>,
     remaining: Option<u64>,
+    /// By our count alone; `remaining` is less where the provider reports less.
+    own_remaining: Option<u64>,
     reserve: u64,
     waiting: usize,
     window_start: Option<f64>,
@@ -417,6 +421,7 @@ pub(super) fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
                 name: limit.name,
                 algorithm: limit.algorithm,
                 limit: view.map_or(limit.limit, |view| view.limit),
+                depth: limit.depth,
                 period: seconds(limit.period),
                 per: limit.per.word(),
                 unit: limit.unit,
@@ -424,6 +429,7 @@ pub(super) fn limits(statuses: Vec<LimitStatus>, now: Now) -> Vec<Limit> {
                 used: view.map(|view| view.used),
                 in_flight: view.map(|view| view.in_flight),
                 remaining: view.map(|view| view.remaining),
+                own_remaining: view.map(|view| view.own_remaining),
                 reserve: limit.reserve,
                 waiting: limit.waiting,
                 window_start: view.and_then(|view| Some(epoch_before(now, view.window_age?))),

@@ -29,6 +29,8 @@ const VIEWS = [
   ['setup', 'Setup', '#/setup', 'g s', setup],
 ];
 const RAIL_MAX = 24;
+// The most changes of one second that are read aloud.
+const ANNOUNCED_MAX = 5;
 
 const $ = (id) => document.getElementById(id);
 const main = $('main');
@@ -91,10 +93,14 @@ setInterval(() => {
 
 function announce(before) {
   if (!before.size) return;
+  const changes = [];
   for (const [name, one] of state.providers) {
     const key = stateKey(one, state.sample.store);
-    if (before.has(name) && before.get(name) !== key) put($('announce'), `${name}: ${look(key).word}`);
+    if (before.has(name) && before.get(name) !== key) changes.push(`${name}: ${look(key).word}`);
   }
+  // One text for all: the next would replace it before it is read. Of many, some and how many.
+  const shown = changes.slice(0, ANNOUNCED_MAX).join(', ');
+  if (changes.length) put($('announce'), changes.length > ANNOUNCED_MAX ? `${shown} and ${changes.length - ANNOUNCED_MAX} more` : shown);
 }
 
 const [staleText, staleAge] = $('stale').children;
@@ -244,6 +250,12 @@ addEventListener('keydown', (event) => {
     return;
   }
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const chip = event.key === ' ' && event.target.closest('a[role=button]');
+  if (chip) {
+    event.preventDefault();
+    chip.click();
+    return;
+  }
   if (localStorage.getItem('keys') === 'off' && event.key.length === 1 && event.key !== '?') return;
   const isGo = performance.now() - prefix < 1000;
   prefix = 0;

@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { copyButton, h, hide, marked, put, rows } from './dom.js';
 import { CALLS_MAX, onOlderCalls, state } from './state.js';
-import { clock, grouped, span, units } from './words.js';
+import { clock, grouped, offset, span, units } from './words.js';
 
 const SHOWN_MAX = 200;
 // Above so many calls a second nobody reads along: fewer rows, twice a second.
@@ -11,8 +11,11 @@ const FAST = 100;
 const SHOWN_FAST = 30;
 // A frame adds so many rows to the list at most: 200 at once took 80 ms.
 const GROWS_BY = 20;
-const SOURCES = ['upstream', 'cache', 'stale', 'shared', 'merged', 'tollgate'];
-const TONES = { upstream: 'mute', cache: 'stale', stale: 'stale', shared: 'info', merged: 'info', tollgate: 'stop' };
+// Calls that needed no permit of their own.
+const SAVED = ['cache', 'stale', 'shared', 'merged'];
+const SOURCES = ['upstream', 'saved', ...SAVED, 'tollgate'];
+// Colour means a state: where a response comes from is none, unless it is old or there is none.
+const TONES = { stale: 'stale', tollgate: 'stop' };
 
 export function mount(root, context) {
   const { params } = context;
@@ -40,7 +43,8 @@ export function mount(root, context) {
   let shownMax = 0;
   let drawnAt = 0;
   let counted = { at: performance.now(), seen: state.callsSeen };
-  table.addEventListener('mouseenter', () => { held = { shown: [...matching()], seen: state.callsSeen }; });
+  // An empty list has nothing to hold: its first calls are shown.
+  table.addEventListener('mouseenter', () => { if (body.firstChild) held = { shown: [...matching()], seen: state.callsSeen }; });
   table.addEventListener('mouseleave', () => { if (!body.querySelector('.at')) { held = null; update(true); } });
 
   function set(name, value) {
@@ -57,7 +61,7 @@ export function mount(root, context) {
     for (const call of state.calls) {
       if (!left) return;
       if (params.get('provider') && call.provider !== params.get('provider')) continue;
-      if (params.get('source') && call.source !== params.get('source')) continue;
+      if (params.get('source') && !isFrom(call, params.get('source'))) continue;
       if (params.get('decision') && call.decision !== params.get('decision')) continue;
       if (params.get('caller') && (call.caller || 'default') !== params.get('caller')) continue;
       if (wanted && !`${call.path} ${call.id} ${call.caller || 'default'} ${call.status} ${call.reason || ''}`.toLowerCase().includes(wanted)) continue;
@@ -106,6 +110,10 @@ export function mount(root, context) {
   };
 }
 
+function isFrom(call, source) {
+  return source === 'saved' ? SAVED.includes(call.source) : call.source === source;
+}
+
 // The table of calls, here and on the page of a provider.
 export function callTable(body) {
   const titles = [['Time', ''], ['Id', '.drop-1'], ['Caller', '.drop-2'], ['Call', ''], ['Source', ''], ['Wait', '.num.drop-1'], ['Tries', '.num.drop-3'], ['Status', '.num']];
@@ -150,8 +158,32 @@ function verdictOf(call) {
   return call.decision === 'queue' ? `Waited ${span(call.wait)}: ${cause}` : 'Sent at once';
 }
 
-const STEP_TONES = { queued: 'mute', joined: 'mute', queue: 'ok', allow: 'ok', sent: 'info', response: 'ok', cooldown: 'wait', failed: 'stop', cache: 'stale', stale: 'stale', reject: 'stop', end: 'text' };
-const STEP_SHAPES = { queued: '▒', joined: '▒', queue: '●', allow: '●', sent: '→', response: '✓', cooldown: '◐', failed: '✗', cache: '▤', stale: '▤', reject: '■', end: '○' };
+const STEP_TONES = { queued: 'mute', joined: 'mute', queue: 'ok', allow: 'ok', sent: 'mute', response: 'ok', cooldown: 'wait', retry: 'wait', failed: 'stop', cache: 'ok', stale: 'stale', reject: 'stop', end: 'text' };
+const STEP_SHAPES = { queued: '▒', joined: '▒', queue: '●', allow: '●', sent: '→', response: '✓', cooldown: '◐', retry: '▒', failed: '✗', cache: '▤', stale: '▤', reject: '■', end: '○' };
+
+// A response may be a failure: its status is in its sentence.
+function lookOf(step) {
+  const status = step.kind === 'response' ? Number((/ with (\d{3})\b/.exec(step.text) || [])[1]) : 0;
+  if (status === 429) return { tone: 'wait', shape: '◐' };
+  if (status >= 500) return { tone: 'stop', shape: '✗' };
+  return { tone: STEP_TONES[step.kind] || 'mute', shape: STEP_SHAPES[step.kind] || '·' };
+}
+
+// What the call did before each step: it waited for a permit, for the call of another, or for its next attempt
+// (hatched), or the provider worked. A rejection takes no time: it ends the wait.
+function piecesOf(steps, end) {
+  let before = { at: 0, kind: '' };
+  return steps.flatMap((step) => {
+    const time = Math.max(0, step.at - before.at);
+    const isRejected = step.kind === 'reject';
+    const isWait = before.kind === 'retry' || isRejected || ['queued', 'joined', 'queue'].includes(step.kind);
+    before = step;
+    // Above one in all: less would leave the rest of the bar empty.
+    const wide = Math.max(1, (100 * time) / end);
+    const piece = { kind: step.kind, look: isWait ? 'wait' : 'work', tone: lookOf(step).tone, wide, text: step.text };
+    return isRejected ? [{ ...piece, kind: 'queued' }, { ...piece, look: 'work', wide: time < 0.01 ? 100 : 6 }] : [piece];
+  });
+}
 
 // The timeline of one call: the same as `tollgate why`.
 export function openSheet(call) {
@@ -163,15 +195,10 @@ export function openSheet(call) {
   const steps = (call.steps || []).map((step) => ({ ...step, at: Math.max(0, step.at - began) }));
   const end = steps.length ? Math.max(0.001, steps[steps.length - 1].at) : 0.001;
   const bar = h('div.timeline', { role: 'img', 'aria-label': `${span(end)} in all` });
-  let at = 0;
-  for (const step of steps) {
-    const width = Math.max(0, step.at - at);
-    const isWait = ['queued', 'joined', 'queue', 'reject', 'cooldown'].includes(step.kind);
-    const piece = h('span', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'data-look': isWait ? 'wait' : 'work', title: step.text });
-    // Above one in all: less would leave the rest of the bar empty.
-    piece.style.flexGrow = String(Math.max(1, (100 * width) / end));
+  for (const one of piecesOf(steps, end)) {
+    const piece = h('span', { 'data-kind': one.kind, 'data-tone': one.tone, 'data-look': one.look, title: one.text });
+    piece.style.flexGrow = String(one.wide);
     bar.append(piece);
-    at = step.at;
   }
   const close = h('button.quiet', { type: 'button', 'aria-label': 'Close', onclick: () => closeSheet() }, 'Close');
   const facts = [['provider', call.provider], ['entity', call.entity], ['caller', call.caller || 'default'], ['priority', call.priority], ['decision', `${call.decision}${call.reason ? `: ${reasonOf(call)}` : ''}${call.limit ? ` (${call.limit})` : ''}`], ['source', call.source], ['wait', span(call.wait)], ['attempts', call.attempts], ['status', call.status], ['id', call.id]];
@@ -180,7 +207,7 @@ export function openSheet(call) {
     h('div.row', null, h('h2.grow', null, verdictOf(call)), close),
     h('p.mono', null, `${call.method || ''} ${call.path || ''}`),
     bar, h('p.mute', null, `${clock(call.ts)}, ${span(end)} in all, ${span(call.wait)} of it waiting`),
-    h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, `+${span(step.at)}`), h('span.shape', { 'data-tone': STEP_TONES[step.kind] || 'mute', 'aria-hidden': 'true' }, STEP_SHAPES[step.kind] || '·'), h('span', null, ...marked(units(step.text)))))),
+    h('ol.steps', null, ...steps.map((step) => h('li', null, h('span.mono.mute', null, `+${offset(step.at)}`), h('span.shape', { 'data-tone': lookOf(step).tone, 'aria-hidden': 'true' }, lookOf(step).shape), h('span', null, ...marked(units(step.text)))))),
     h('dl', null, ...facts.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h('dt', null, name), h('dd', null, String(value))])),
     h('div.row', null, h('code', null, `tollgate why ${call.id}`), copyButton(`tollgate why ${call.id}`)));
   sheet.from = from;

@@ -4,7 +4,7 @@
 import { h } from './dom.js';
 import { clock, look, short, span } from './words.js';
 
-const FONT = '11px system-ui, sans-serif';
+const FONT = '12px system-ui, sans-serif';
 const LEFT_MIN = 34;
 const BOTTOM = 20;
 const TOP = 6;

@@ -21,6 +21,12 @@ export function put(element, text) {
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
+// A number that leads to what it counts; a dash leads nowhere.
+export function putLink(link, text, href) {
+  put(link, text);
+  set(link, 'href', text === '–' ? null : href);
+}
+
 export function hide(element, isHidden) {
   if (element.hidden !== isHidden) element.hidden = isHidden;
 }

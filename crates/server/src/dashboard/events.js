@@ -1,7 +1,7 @@
 // 5 Events: what changed and who did it; the same kind within a minute folds.
 
 import { h, hide, marked, put, rows, set } from './dom.js';
-import { now, state } from './state.js';
+import { now, openAlerts, state } from './state.js';
 import { clock, grouped, look, span, units } from './words.js';
 
 const KINDS = { transition: 'states', degrade: 'quota', cooldown: '429s', alert: 'alerts', operator: 'operators', reload: 'reloads', store: 'store', guard: 'guards' };
@@ -13,7 +13,8 @@ export function mount(root, context) {
   const choices = ['', ...Object.keys(KINDS)].map((one) => [one, h('a.button.chip', { role: 'button', href: `#/events${one ? `?kind=${one}` : ''}` }, KINDS[one] || 'all')]);
   const chips = h('div.chips', { role: 'group', 'aria-label': 'Which events' }, ...choices.map(([, chip]) => chip));
   let held = null;
-  root.replaceChildren(h('div.row', null, h('h1.grow', null, 'Events'), chips), h('div.table', null, list, empty));
+  const quiet = h('span.mute.grow');
+  root.replaceChildren(h('div.row', null, h('h1', null, 'Events'), quiet, chips), h('div.table', null, list, empty));
   root.querySelector('.table').style.marginTop = '12px';
 
   function update() {
@@ -21,25 +22,31 @@ export function mount(root, context) {
     const provider = context.params.get('provider');
     for (const [one, chip] of choices) set(chip, 'aria-pressed', String(one === kind));
     const shown = (held || state.events).filter((event) => !isEcho(event)).filter((event) => (!kind || event.kind === kind) && (!provider || event.provider === provider));
-    const open = openAlerts(shown);
+    const open = openEvents(shown).filter((event) => (!kind || kind === 'alert') && (!provider || event.provider === provider));
     const folded = fold([...open, ...shown.filter((event) => !open.includes(event))]).slice(0, 200);
     folded.forEach((one) => { one.isOpen = open.includes(one.event); });
     rows(list, folded, (one) => one.key, makeRow, updateRow);
     hide(empty, folded.length > 0);
-    const began = context.config && context.config.started ? now() - context.config.started : (performance.now() - state.startedAt) / 1000;
-    const quiet = state.events.length ? now() - state.events[0].ts : began;
-    put(empty, kind ? `No such event. ${kind === 'alert' ? 'Alerts appear here once the provider’s file sets `alerts`.' : ''}` : `Quiet for ${span(Math.max(1, Math.round(quiet)))}${state.events.length ? '' : ' since this page was opened'}`);
+    const isAlert = kind === 'alert' ? 'Alerts appear here once the provider’s file sets `alerts`.' : '';
+    put(empty, kind || provider ? `No such event. ${isAlert}` : quietWords(state.events, context.config && context.config.started));
+    put(quiet, kind || provider || open.length || !folded.length ? '' : quietWords([folded[0].event]));
   }
   return { update, rows: () => [...list.children], onSelect: (row) => { held = row ? held || [...state.events] : null; if (!row) update(); } };
 }
 
-// Alerts whose newest message says that they fire.
-function openAlerts(events) {
-  const seen = new Set();
-  return events.filter((event) => {
-    if (event.kind !== 'alert' || seen.has(event.alert)) return false;
-    seen.add(event.alert);
-    return event.status === 'firing';
+// "Quiet for 3 d 4 h": since the newest event; without one since the daemon's start. Nothing is said about less than a minute.
+export function quietWords(events, started) {
+  const since = events.length ? events[0].ts : started || now();
+  const what = events.length ? 'since the last event' : started ? 'since the start' : 'since this page was opened';
+  const quiet = started || events.length ? now() - since : (performance.now() - state.startedAt) / 1000;
+  return quiet < 60 && events.length ? '' : `Quiet for ${span(Math.max(1, Math.round(quiet)))} ${what}`;
+}
+
+// The alerts that fire: their events, or what stands for an event that is not listed any more, or never was here.
+export function openEvents(events) {
+  return openAlerts().map((one) => {
+    const listed = events.find((event) => event.kind === 'alert' && event.alert === one.alert && event.status === 'firing');
+    return listed || { ...one, id: `open ${one.alert}`, kind: 'alert', status: 'firing' };
   });
 }
 
@@ -74,7 +81,7 @@ function makeRow({ event }) {
   const open = h('span.pill', { 'data-tone': tone }, 'Open');
   // Alerts about a store name it as their provider; no provider has a name with a space.
   const who = event.provider && !event.provider.includes(' ') ? h('a.who', { href: `#/provider/${encodeURIComponent(event.provider)}` }, event.provider) : h('span.who.mute', null, event.provider || event.kind);
-  const row = h('li', null, h('span.mono.mute.when', null, clock(event.ts)), h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, shape), who, h('span.text', null, h('span.sr', null, `${event.level}: `), ...marked(textOf(event))), h('span.pills', null, open, count));
+  const row = h('li', null, h('span.mono.mute.when', null, event.ts ? clock(event.ts) : 'before start'), h('span.shape', { 'data-tone': tone, 'aria-hidden': 'true' }, shape), who, h('span.text', null, h('span.sr', null, `${event.level}: `), ...marked(textOf(event))), h('span.pills', null, open, count));
   Object.assign(row, { count, isOpen: open });
   return row;
 }

@@ -1,7 +1,7 @@
 // The lane of a limit: used | in flight | free | reserve, with its two numbers.
 
 import { h, put, hide } from './dom.js';
-import { clock, grouped, per, short, span } from './words.js';
+import { clock, depth, grouped, per, short, span } from './words.js';
 import { pace, share } from './state.js';
 
 export function lane(isCompact) {
@@ -21,18 +21,18 @@ export function lane(isCompact) {
 export function drawLane(parts, provider, limit, now, isCompact) {
   const left = share(limit);
   const known = limit.used !== null && limit.used !== undefined;
-  const part = known && limit.limit ? Math.min(1, limit.used / limit.limit) : 0;
+  const all = depth(limit);
+  const part = known && all ? Math.min(1, limit.used / all) : 0;
   // Calls under way are hatched: all of a limit on calls at a time.
-  const under = limit.algorithm === 'concurrency' ? part : Math.min(part, (limit.in_flight || 0) / (limit.limit || 1));
+  const under = limit.algorithm === 'concurrency' ? part : Math.min(part, (limit.in_flight || 0) / (all || 1));
   parts.used.style.transform = `scaleX(${part - under})`;
   parts.flight.style.transform = `translateX(${((part - under) * 100).toFixed(2)}%) scaleX(${under})`;
   // A limit per second that is full is in good use, and one that frees its slots one by one; one of a day is gone.
   const isShort = limit.period < (['fixed-window', 'calendar'].includes(limit.algorithm) ? 60 : 3600);
   parts.track.dataset.tone = left === null ? 'none' : isShort || left >= 0.15 ? 'ok' : left <= 0 ? 'stop' : 'wait';
-  parts.reserve.style.width = `${limit.limit ? Math.min(100, (limit.reserve / limit.limit) * 100) : 0}%`;
+  parts.reserve.style.width = `${all ? Math.min(100, (limit.reserve / all) * 100) : 0}%`;
   hide(parts.reserve, !limit.reserve);
-  const unit = limit.unit && limit.unit !== 'calls' ? `${limit.unit.replace('_', ' ')} ` : '';
-  const what = `${known ? `${grouped(limit.used)} / ` : ''}${grouped(limit.limit)} ${unit}${per(limit.period)}`;
+  const what = whatOf(limit, known);
   const of = limit.entity || limit.key ? `${[limit.entity, limit.key && `key ${limit.key}`].filter(Boolean).join(', ')}: ` : '';
   // A limit per entity has no count of its own: its lanes are those of the entities.
   const tail = !known && limit.per !== 'provider' ? ` for each ${limit.per}` : '';
@@ -50,9 +50,17 @@ export function drawLane(parts, provider, limit, now, isCompact) {
   parts.note.dataset.tone = tone;
 }
 
-function note(provider, limit, now, known) {
+// "612 / 1,000 per day"; a bucket has a burst too: "38 / 40 burst, 2 per second".
+export function whatOf(limit, known) {
+  const unit = limit.unit && limit.unit !== 'calls' ? `${limit.unit.replace('_', ' ')} ` : '';
+  const burst = depth(limit) === limit.limit ? '' : `${grouped(depth(limit))} burst, `;
+  return `${known ? `${grouped(limit.used)} / ` : ''}${burst}${grouped(limit.limit)} ${unit}${per(limit.period)}`;
+}
+
+export function note(provider, limit, now, known) {
   if (!known || limit.remaining === null) return ['', ''];
-  if (limit.limit - limit.used - limit.remaining > Math.max(1, limit.limit * 0.01)) {
+  // Less than by our own count: the provider reports it.
+  if (limit.own_remaining - limit.remaining > Math.max(1, depth(limit) * 0.01)) {
     return [`provider says ${grouped(limit.remaining)} left`, 'info'];
   }
   // The pace is that of the provider; a limit that refills all the time is not empty because of it.

@@ -1,14 +1,14 @@
 // 1 Overview: one sentence, four figures, every provider.
 
 import { get } from './api.js';
-import { copyButton, h, hide, put, rows, set, spark } from './dom.js';
+import { copyButton, h, hide, put, putLink, rows, set, spark } from './dom.js';
 import { drawLane, lane } from './lane.js';
-import { mean, needsAttention, now, onProviderHistory, ranked, state, sum, tightest, waitingOf } from './state.js';
+import { alertOf, mean, needsAttention, now, onProviderHistory, ranked, state, sum, tightest, waitingOf } from './state.js';
 import { age, clock, cooldownEnd, grouped, lastDay, limitName, look, percent, plural, queueWords, short, stateKey, stateWords, usedUp } from './words.js';
 
 export function mount(root, context) {
   const sentence = h('h1', { id: 'sentence' });
-  const figures = ['calls/s', 'waiting', 'saved (cache, shared)', '429s from providers, 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=cache', '#/events?kind=cooldown'][at]));
+  const figures = ['calls/s', 'waiting', 'saved (cache, shared, merged)', '429s from providers, 24 h'].map((label, at) => figure(label, ['#/calls', '#/calls?decision=queue', '#/calls?source=saved', '#/events?kind=cooldown'][at]));
   // Built once: what is rebuilt while somebody points at it loses the focus and the click.
   const choices = ['all', 'attention'].map((name) => [name, h('a.button.chip', { role: 'button', href: `#/${name === 'all' ? '' : '?show=attention'}` })]);
   const chips = h('div.chips', { role: 'group', 'aria-label': 'Which providers' }, ...choices.map(([, chip]) => chip));
@@ -124,6 +124,8 @@ function sentenceOf(all, bad, day) {
 // Why a provider that flows is listed under attention.
 function problemOf(provider) {
   if (provider.problems) return `${plural(provider.problems, 'problem')} in the file of ${provider.name}`;
+  const alert = alertOf(provider);
+  if (alert) return alert.text;
   return provider.last_429 ? `${provider.name} got a 429 ${age(provider.last_429, now())}` : `${provider.name} is ${look(stateKey(provider, state.sample.store)).word.toLowerCase()}`;
 }
 
@@ -144,7 +146,7 @@ function makeSpacer() {
 }
 
 function makeRow(provider) {
-  const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), free: h('span.mute', { hidden: true }, 'no limit'), spark: spark('calls per second'), rate: h('span'), waiting: h('span'), hits: h('span'), last: h('span.mute') };
+  const parts = { shape: h('span.shape', { 'aria-hidden': 'true' }), word: h('span'), lane: lane(true), free: h('span.mute', { hidden: true }, 'no limit'), spark: spark('calls per second'), rate: h('a'), waiting: h('a'), hits: h('a'), last: h('a.mute') };
   const link = h('a.name', { title: provider.name, href: `#/provider/${encodeURIComponent(provider.name)}` }, provider.name);
   const row = h('tr.link', { onclick: (event) => { if (!event.target.closest('a')) location.hash = link.getAttribute('href'); } },
     h('td', null, h('span.state', null, parts.shape, parts.word)),
@@ -174,13 +176,14 @@ function updateRow(row, provider) {
   if (limit) drawLane(parts.lane, provider, limit, now(), true);
   const series = state.series.get(provider.name);
   parts.spark.draw(series.calls);
-  put(parts.rate, short(mean(series.calls.slice(-5))));
+  const calls = `#/calls?provider=${encodeURIComponent(provider.name)}`;
+  putLink(parts.rate, short(mean(series.calls.slice(-5))), calls);
   const { queue } = provider;
   const waits = waitingOf(provider);
-  put(parts.waiting, waits ? waitingWords(queue) : '–');
+  putLink(parts.waiting, waits ? waitingWords(queue) : '–', `${calls}&decision=queue`);
   const hits = sum(series.saved);
-  put(parts.hits, hits + sum(series.misses) ? percent(hits / (hits + sum(series.misses))) : '–');
-  put(parts.last, age(provider.last_429, now()));
+  putLink(parts.hits, hits + sum(series.misses) ? percent(hits / (hits + sum(series.misses))) : '–', `${calls}&source=saved`);
+  putLink(parts.last, age(provider.last_429, now()), `#/events?kind=cooldown&provider=${encodeURIComponent(provider.name)}`);
 }
 
 // "1,788 low"; of several priorities all three.

@@ -6,7 +6,7 @@ import { callRow, callTable, openSheet } from './calls.js';
 import { h, hide, put, rows, set } from './dom.js';
 import { drawLane, estimatedLane, lane } from './lane.js';
 import { now, onOlderCalls, state, waitingOf } from './state.js';
-import { clock, etaOf, grouped, look, percent, plural, queueWords, reason, short, span, stateKey, stateWords } from './words.js';
+import { clock, depth, etaOf, grouped, look, percent, plural, queueWords, reason, short, span, stateKey, stateWords, windowWords } from './words.js';
 
 const SPANS = ['5m', '1h', '24h'];
 
@@ -24,7 +24,7 @@ export function mount(root, context) {
     new Chart('Sent per second', [
       { label: 'high', tone: 'text', of: (history) => rate(history, history.sent_high) },
       { label: 'normal', tone: 'mute', of: (history) => rate(history, history.sent_normal) },
-      { label: 'low', tone: 'info', of: (history) => rate(history, history.sent_low) },
+      { label: 'low', tone: 'dim', of: (history) => rate(history, history.sent_low) },
     ], { stack: true }),
     new Chart('Wait for a permit', [
       { label: 'p50', tone: 'mute', of: (history) => waits(history, history.wait_p50_ms) },
@@ -32,7 +32,7 @@ export function mount(root, context) {
     ], { format: span, empty: 'nobody waited in this time' }),
     new Chart('Responses per second', [
       { label: 'ok', tone: 'ok', of: (history) => rate(history, history.success) },
-      { label: 'cache', tone: 'stale', of: (history) => rate(history, history.saved) },
+      { label: 'cache', tone: 'text', of: (history) => rate(history, history.saved) },
       { label: '4xx', tone: 'mute', of: (history) => rate(history, history.other) },
       { label: 'failed', tone: 'stop', of: (history) => rate(history, history.failed) },
       { label: '429', tone: 'wait', of: (history) => rate(history, history.limited) },
@@ -52,7 +52,7 @@ export function mount(root, context) {
     h('div.section', null, h('h2.grow', null, 'History'), spans),
     charts[0].element, h('div.charts-2', null, charts[1].element, charts[2].element),
     h('div.columns', null,
-      h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Done in', 'Sent, 1 h'), queue)), queueNote),
+      h('section', null, h('h2', null, 'Waiting, by caller'), h('div.table.scroll', null, h('table', null, head('Caller', 'Waiting', '', 'Done in', 'Sent'), queue)), queueNote),
       h('section', null, h('h2', null, 'Endpoints'), h('div.table.scroll', null, h('table', null, head('Endpoint', 'Remaining', 'Cool-down', 'TTL', 'Hits'), endpoints), endpointsEmpty))),
     h('div.section', null, h('h2.grow', null, 'Last calls'), h('a.mute', { href: `#/calls?provider=${encodeURIComponent(name)}` }, 'all calls')),
     h('div.table.scroll', null, callTable(lastCalls), callsEmpty));
@@ -84,7 +84,7 @@ export function mount(root, context) {
     try {
       const of = `provider=${encodeURIComponent(name)}`;
       const [provider, cache, callers, counts] = await Promise.all([get(path), get(`/v1/cache?${of}`), get('/v1/callers'), get(`/api/rate-limit/metrics?${of}`).catch(() => null)]);
-      details = { provider, cache, counts: counts ? Object.values(counts.metrics.entities) : [], callers: (callers.providers.find((one) => one.name === name) || { callers: [] }).callers };
+      details = { provider, cache, counts: counts ? Object.values(counts.metrics.entities) : [], used: callers.providers.find((one) => one.name === name) || { callers: [] } };
       drawDetails();
     } catch (error) {
       if (error.status === 404) put(why, `${error.message} ${error.hint}`);
@@ -95,7 +95,7 @@ export function mount(root, context) {
     // The queue as the rest of the page shows it: from the last sample.
     const { queue: all } = state.providers.get(name) || {};
     if (!all) return;
-    const callers = details.callers.map((one) => ({ ...one, ...(all.callers[one.name] || { waiting: 0, starved: 0, eta: 0 }) }));
+    const callers = details.used.callers.map((one) => ({ ...one, ...(all.callers[one.name] || { waiting: 0, starved: 0, eta: 0 }) }));
     const most = Math.max(1, ...callers.map((one) => one.waiting));
     const waiting = callers.filter((one) => one.waiting || one.sent).sort((a, b) => b.waiting - a.waiting || b.sent - a.sent).slice(0, 12);
     rows(queue, waiting, (one) => one.name, makeQueueRow, (row, one) => updateQueueRow(row, one, most));
@@ -103,7 +103,8 @@ export function mount(root, context) {
     const causes = Object.entries(all.waiting_for).map(([cause, count]) => `${plural(count, 'call waits', 'calls wait')} for ${CAUSES[cause] || cause}`).join(', ');
     const done = all.eta ? `; the last one is sent in about ${span(all.eta)}` : '';
     const starved = all.starved ? `; ${plural(all.starved, 'call is', 'calls are')} not sent while calls of higher priority take everything` : '';
-    put(queueNote, total ? `${causes}${done}${starved}.` : 'Nobody waits.');
+    const window = details.used.window === undefined ? '' : ` Sent: ${windowWords(details.used, now())}.`;
+    put(queueNote, `${total ? `${causes}${done}${starved}.` : 'Nobody waits.'}${window}`);
     const ttl = new Map(details.provider.settings.filter((one) => one.key.startsWith('entities.ttl.')).map((one) => [one.key.slice(13), one.value]));
     const stored = new Map(details.cache.stored.filter((one) => one.entity).map((one) => [one.entity, one]));
     const names = [...new Set([...Object.keys(details.provider.entities), ...ttl.keys(), ...stored.keys()])].sort();
@@ -168,7 +169,7 @@ function keysText(provider) {
 }
 
 function head(...titles) {
-  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent, 1 h', 'Done in', 'Remaining', 'Hits'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
+  return h('thead', null, h('tr', null, ...titles.map((title) => h(`th${['Waiting', 'Sent', 'Done in', 'Remaining', 'Hits'].includes(title) ? '.num' : ''}`, { scope: 'col' }, title || h('span.sr', null, 'share')))));
 }
 
 function rate(history, values) {
@@ -218,7 +219,7 @@ function makeEndpoint(one) {
 
 function updateEndpoint(row, one) {
   const limit = one.part && one.part.limits[0];
-  put(row.parts.left, limit && limit.remaining !== null ? `${grouped(limit.remaining)} / ${grouped(limit.limit)}` : '–');
+  put(row.parts.left, limit && limit.remaining !== null ? `${grouped(limit.remaining)} / ${grouped(depth(limit))}` : '–');
   const until = one.part && one.part.cooldown_until;
   put(row.parts.cool, until && until > now() ? span(until - now()) : one.part && one.part.degraded ? 'saving quota' : '–');
   put(row.parts.ttl, one.ttl || '–');

@@ -1,6 +1,6 @@
 // What the page knows: the last sample, short series for sparklines, events, calls. All bounded.
 
-import { hasRoom, heldBy, severity, stateKey } from './words.js';
+import { depth, hasRoom, heldBy, severity, stateKey } from './words.js';
 
 const SERIES = 60;
 const EVENTS_MAX = 500;
@@ -149,15 +149,26 @@ export function ranked() {
   return state.ranked;
 }
 
-// Something is not as it should be: not only the state, also a 429 within ten minutes.
+// Something is not as it should be: not only the state, also an alert, and a 429 within ten minutes.
 export function needsAttention(provider) {
   const key = stateKey(provider, state.sample.store);
+  if (alertOf(provider)) return true;
   return !['normal', 'idle', 'unlimited'].includes(key) || provider.problems > 0 || (provider.last_429 !== null && now() - provider.last_429 < 600);
 }
 
+// The first of its alerts that fire: critical ones come first.
+export function alertOf(provider) {
+  return openAlerts().find((one) => one.provider === provider.name);
+}
+
+// What fires now, also if it began before the daemon's start or many events ago.
+export function openAlerts() {
+  return (state.sample && state.sample.alerts) || [];
+}
+
 export function share(limit) {
-  if (limit.remaining === null || !limit.limit) return null;
-  return Math.min(1, Math.max(0, limit.remaining / limit.limit));
+  if (limit.remaining === null || !depth(limit)) return null;
+  return Math.min(1, Math.max(0, limit.remaining / depth(limit)));
 }
 
 // The limit that calls wait for; without one, the limit that has the smallest share left, where long periods matter

@@ -120,7 +120,12 @@ export function heldBy(provider) {
 
 // More is left of it than comes and goes, beside what is reserved for urgent calls: it is not this limit that is short.
 export function hasRoom(limit) {
-  return limit.remaining !== null && limit.remaining > (limit.reserve || 0) + Math.max(1, limit.limit * 0.1);
+  return limit.remaining !== null && limit.remaining > (limit.reserve || 0) + Math.max(1, depth(limit) * 0.1);
+}
+
+// What remains of a limit when nothing is used: the burst of a token bucket, the limit itself of the others.
+export function depth(limit) {
+  return limit.depth === undefined ? limit.limit : limit.depth;
 }
 
 // The daemon writes "5 min", the page "5 m".
@@ -159,6 +164,12 @@ function etaWords(eta, starved, count, now) {
   if (starved >= count) return '; none is sent while calls of higher priority take everything';
   const rest = starved ? `; ${grouped(starved)} not while calls of higher priority take everything` : '';
   return eta === null || eta === undefined ? rest : `; done by ${clock(now + eta)}${rest}`;
+}
+
+// For which time callers are counted: "in the window of 1000/1d, since 00:00".
+export function windowWords(one, now) {
+  const since = `since ${clock(now - one.window, true)}`;
+  return one.window_of ? `in the window of ${one.window_of}, ${since}` : `in the last ${span(one.window)}, ${since}`;
 }
 
 // When the last of a caller's calls is sent.
@@ -204,6 +215,11 @@ export function span(seconds) {
   const [unit, name] = parts[first];
   const rest = parts[first + 1] && Math.floor((whole % unit) / parts[first + 1][0]);
   return `${Math.floor(whole / unit)} ${name}${rest ? ` ${rest} ${parts[first + 1][1]}` : ''}`;
+}
+
+// When a step of a call was: steps are milliseconds apart, also after minutes.
+export function offset(seconds) {
+  return seconds < 0.9995 ? span(seconds) : `${seconds.toFixed(3)} s`;
 }
 
 let today = 0;

@@ -13,7 +13,6 @@ use tollgate::metrics::{PRIORITIES, ProviderMetrics};
 use tollgate::providers::{ActiveProvider, UNKNOWN};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::HealthState;
-use tollgate_core::limit::CellView;
 
 use super::{Family, SampleValue};
 use crate::daemon::Daemon;
@@ -160,7 +159,10 @@ impl Daemon {
             "limit_remaining",
             "What remains of a limit of the provider; of a limit per entity, that of the entity with the least.",
         );
-        let mut most = Family::gauge("limit_max", "The limit.");
+        let mut most = Family::gauge(
+            "limit_max",
+            "What remains of a limit when nothing is used: the limit, or the burst of a token bucket.",
+        );
         for one in providers {
             let Some(active) = &one.active else { continue };
             let limits = active.limits(None).await;
@@ -169,14 +171,14 @@ impl Daemon {
                 named.any(|limit| limit.algorithm == "concurrency")
             };
             let mut seen: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-            for (name, view) in tightest_of_entities(active).await {
-                seen.insert(name, (view.remaining, view.limit));
+            for (name, counts) in tightest_of_entities(active).await {
+                seen.insert(name, counts);
             }
             for limit in &limits {
                 let Some(view) = limit.view else { continue };
                 // Per key there are several of one name: those of all keys together.
                 let entry = seen.entry(limit.name.clone()).or_default();
-                *entry = (entry.0 + view.remaining, entry.1 + view.limit);
+                *entry = (entry.0 + view.remaining, entry.1 + limit.depth);
             }
             for (limit, (left, all)) in &seen {
                 remaining.add([(PROVIDER, &*one.name), ("limit", limit)], *left);
@@ -348,20 +350,21 @@ fn ratio(millionths: u64) -> f64 {
     millionths as f64 / 1_000_000.0
 }
 
-/// Of each limit per entity, the count of the entity that has the least remaining.
-async fn tightest_of_entities(active: &ActiveProvider) -> BTreeMap<String, CellView> {
+/// Of each limit per entity, what remains for the entity that has the least, and its depth.
+async fn tightest_of_entities(active: &ActiveProvider) -> BTreeMap<String, (u64, u64)> {
     let names = active.entities();
     let asked: Vec<Option<&str>> = names.iter().map(|name| Some(&**name)).collect();
     if asked.is_empty() {
         return BTreeMap::new();
     }
-    let mut tightest: BTreeMap<String, CellView> = BTreeMap::new();
+    let mut tightest: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (parts, _) = active.parts_and_429s(&asked).await;
     for limit in parts.into_iter().flat_map(|part| part.limits) {
         let Some(view) = limit.view else { continue };
-        let known = tightest.entry(limit.name).or_insert(view);
-        if view.remaining < known.remaining {
-            *known = view;
+        let counts = (view.remaining, limit.depth);
+        let known = tightest.entry(limit.name).or_insert(counts);
+        if counts.0 < known.0 {
+            *known = counts;
         }
     }
     tightest

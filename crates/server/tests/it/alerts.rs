@@ -16,6 +16,7 @@ use tollgate_server::desk::Desk;
 use tollgate_server::{AlertOptions, Alerts};
 
 use crate::client::{get, wait_until};
+use crate::page::Stream;
 use crate::test_daemon::{TestDaemon, from_config, write_file};
 use crate::upstream::{ReceivedRequest, Upstream, ok, reply};
 
@@ -252,6 +253,58 @@ async fn s10_an_alert_of_a_provider_that_nobody_calls_is_not_resolved_by_a_resta
     alerts.evaluate().await;
     wait_until(|| receiver.count() == 2).await;
     assert_eq!(statuses(&receiver), ["firing", "resolved"]);
+    drop(std::fs::remove_dir_all(folder));
+}
+
+/// S10: an alert that fires was open on the page only as long as its event was among the last 500, and never after a
+/// restart.
+#[tokio::test]
+async fn s10_an_open_alert_is_in_every_sample_after_many_events_and_a_restart() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let receiver = Upstream::start(|_, _| async { ok() }).await;
+    let (clock, folder) = (clock(), folder("open"));
+    let place = (&upstream, receiver.address);
+    let start = || daemon("alerts-open", &clock, place, &folder);
+    {
+        let daemon = start().await;
+        let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+        get(daemon.gateway, "/x/a").await;
+        alerts.evaluate().await;
+        wait_until(|| receiver.count() == 1 && rows(&folder, "outbox") == 0).await;
+        for number in 0..600 {
+            let problem = number.to_string().into();
+            let events = daemon.daemon.registry().events();
+            events.emit(Event::ReloadRejected { problem });
+            tokio::task::yield_now().await;
+        }
+        let mut stream = Stream::open(&daemon, "?kinds=sample").await;
+        let sample = stream.find("sample", |_| true).await;
+        let open = &sample["alerts"][0];
+        assert_eq!(
+            (&open["alert"], &open["level"], &open["provider"]),
+            (&json!("x remaining"), &json!("warning"), &json!("x"))
+        );
+        assert_eq!(open["text"], "Warning: x has 4 requests remaining");
+        assert!(open["ts"].is_number(), "{open}");
+    }
+    let daemon = start().await;
+    let alerts = Alerts::start(&daemon.daemon, impatient()).await;
+    let mut stream = Stream::open(&daemon, "?kinds=sample").await;
+    let sample = stream.find("sample", |_| true).await;
+    assert_eq!(
+        (&sample["alerts"][0]["alert"], &sample["alerts"][0]["ts"]),
+        (&json!("x remaining"), &Value::Null)
+    );
+    // Once it ends it is open no more.
+    get(daemon.gateway, "/x/a").await;
+    clock.pass(Span::from_secs(7_200));
+    alerts.evaluate().await;
+    clock.pass(QUIET_FOR);
+    alerts.evaluate().await;
+    let sample = stream
+        .find("sample", |sample| sample["alerts"] == json!([]))
+        .await;
+    assert_eq!(sample["alerts"], json!([]));
     drop(std::fs::remove_dir_all(folder));
 }
 

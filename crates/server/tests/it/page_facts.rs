@@ -117,7 +117,13 @@ async fn s9_looking_at_a_provider_is_no_call_of_it() {
         .request("GET", "/api/rate-limit/metrics", "")
         .await
         .json();
-    assert_eq!(metrics["metrics"]["entities"]["x"]["total_requests"], 0);
+    let idle = &metrics["metrics"]["entities"]["x"];
+    assert_eq!(idle["total_requests"], 0);
+    // They were null, which S9 has only for what the provider reports.
+    assert_eq!(
+        (&idle["tokens_remaining"], &idle["capacity"]),
+        (&9.into(), &9.into())
+    );
     assert!(
         daemon.daemon.registry().started().is_empty(),
         "S9 starts nothing"
@@ -138,6 +144,68 @@ async fn s9_looking_at_a_provider_is_no_call_of_it() {
     assert_eq!(started().await, false, "somebody only looked");
     get_with(daemon.gateway, "/x/items/1", &[]).await;
     assert_eq!(started().await, true);
+}
+
+/// An idle token bucket was "20 % left, provider says 20 left", and Grafana showed the same: its burst is what it can have,
+/// not its limit.
+#[tokio::test]
+async fn an_idle_bucket_is_full_whatever_its_burst_is() {
+    let (_provider, daemon) = with_provider(
+        "page-bucket.yaml",
+        "sliding 1000/1s",
+        "limits: [{name: small, limit: 100, period: 1h, algorithm: token-bucket, burst: 20}, {name: large, limit: 2, period: 1h, algorithm: token-bucket, burst: 40}]",
+    )
+    .await;
+    get_with(daemon.gateway, "/x/items/1", &[]).await;
+    let provider = daemon.request("GET", "/v1/providers/x", "").await.json();
+    let facts = |at: usize| {
+        let limit = &provider["limits"][at];
+        ["limit", "depth", "used", "remaining", "own_remaining"].map(|field| limit[field].as_u64())
+    };
+    assert_eq!(facts(0), [100, 20, 1, 19, 19].map(Some));
+    assert_eq!(facts(1), [2, 40, 1, 39, 39].map(Some));
+    let metrics = daemon.request("GET", "/metrics", "").await.body;
+    for line in [
+        "tollgate_limit_remaining{provider=\"x\",limit=\"small\"} 19",
+        "tollgate_limit_max{provider=\"x\",limit=\"small\"} 20",
+        "tollgate_limit_max{provider=\"x\",limit=\"large\"} 40",
+    ] {
+        assert!(metrics.lines().any(|one| one == line), "{line}\n{metrics}");
+    }
+    let s9 = daemon
+        .request("GET", "/api/rate-limit/metrics?provider=x", "")
+        .await
+        .json();
+    let entity = &s9["metrics"]["entities"]["x"];
+    assert_eq!(
+        (&entity["tokens_remaining"], &entity["capacity"]),
+        (&19.into(), &20.into())
+    );
+}
+
+/// "This window" on the page was the last hour, whatever the limit was.
+#[tokio::test]
+async fn callers_are_counted_in_the_window_of_the_longest_limit() {
+    let day = "limits: [1000/1s, {name: day, limit: 1000, period: 1d}]";
+    for (file, of) in [(day, Some("day")), ("limits: [1000/1s]", None)] {
+        let (_provider, daemon) = with_provider("page-window.yaml", "sliding 1000/1s", file).await;
+        let caller = ("x-tollgate-caller", "web");
+        get_with(daemon.gateway, "/x/items/1", &[caller]).await;
+        let reply = daemon.request("GET", "/v1/callers", "").await.json();
+        let provider = &reply["providers"][0];
+        assert_eq!(provider["window_of"].as_str(), of);
+        // It cannot be older than the daemon.
+        assert!(
+            provider["window"].as_u64().is_some_and(|age| age < 3_000),
+            "{provider}"
+        );
+        let web = provider["callers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|one| one["name"] == "web");
+        assert_eq!(web.map(|one| &one["sent"]), Some(&1.into()));
+    }
 }
 
 /// A caller whose calls all wait was in no list until one of them ended.

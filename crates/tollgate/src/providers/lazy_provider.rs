@@ -117,6 +117,12 @@ impl LazyProvider {
         active.clone()
     }
 
+    /// The policy that its first call would start it with; `None` if it has started.
+    pub(super) fn pending_policy(&self, deps: &ProviderDeps) -> Option<CompiledPolicy> {
+        let pending = self.pending.lock().clone();
+        Some(deps.compile(*pending?))
+    }
+
     /// The running provider, if it has been called.
     pub(super) fn started(&self) -> Option<Arc<ActiveProvider>> {
         self.active.get().cloned()

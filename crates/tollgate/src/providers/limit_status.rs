@@ -31,7 +31,11 @@ impl PendingLimit {
         if self.cell.is_some_and(|(_, rule)| rule.is_learned()) {
             let learned = view?.learned?;
             (status.limit, status.period) = (learned.limit?, learned.period);
+            status.depth = status.limit;
         }
+        // A provider that reports less than N grants no more at once.
+        let current = view.filter(|view| view.limit < status.limit);
+        status.depth = current.map_or(status.depth, |view| status.depth.min(view.limit));
         Some(status)
     }
 }
@@ -124,6 +128,7 @@ pub(super) fn pending_limit(
             Algorithm::InFlight => "concurrency",
         },
         limit: binding.rule.limit(),
+        depth: binding.rule.max_cost(),
         period: binding.rule.display_period(),
         reserve: binding.reserve(),
         counts_calls: binding.counts_calls(),

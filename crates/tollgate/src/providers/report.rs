@@ -13,8 +13,9 @@ use tollgate_core::alert::{Alert, AlertInput, QuotaLeft};
 use tollgate_core::limit::CellView;
 use tollgate_core::time::{Now, Span, Wall};
 
+use super::limit_status::{PendingLimit, pending_limits};
 use super::status::{LimitStatus, PartStatus};
-use super::{ActiveProvider, ProviderRegistry};
+use super::{ActiveProvider, ProviderRegistry, RegistryState};
 use crate::metrics::{PartCounts, ReportedQuota};
 
 /// The metrics of one entity, or of a provider without entities.
@@ -86,6 +87,29 @@ impl ProviderRegistry {
         for name in names {
             self.named(name).ok();
         }
+    }
+
+    /// What remains of the tightest limit on calls of a provider that nobody has called, and what would if nothing were
+    /// used; starts nothing. `None`: it has started, or has no such limit.
+    pub async fn idle_quota(&self, name: &str) -> Option<(u64, u64)> {
+        let RegistryState { deps, catalog, .. } = &*self.shared;
+        let lazy = catalog.load().names.get(name)?.clone();
+        let policy = lazy.pending_policy(deps)?;
+        let bindings = policy.limits.iter();
+        let limits = bindings.flat_map(|binding| pending_limits(&policy, binding, None));
+        let limits: Vec<PendingLimit> = limits.collect();
+        let cells = limits.iter().filter_map(|limit| limit.cell.clone());
+        let views = deps.ledger.provider(name).peek(cells.collect()).await;
+        let mut views = views.into_iter();
+        let seen = limits.into_iter().filter_map(|limit| {
+            let view = limit.cell.as_ref().and_then(|_| views.next());
+            limit.seen(view, 0)
+        });
+        let seen: Vec<LimitStatus> = seen.collect();
+        let counted = || seen.iter().filter(|limit| counts_calls(limit));
+        let known = tightest(counted()).map(|(view, depth)| (view.remaining, depth));
+        // What is counted per entity, caller or key is unused for the next one of them.
+        known.or_else(|| counted().map(|limit| (limit.depth, limit.depth)).min())
     }
 
     /// The metrics of every entity of the started providers, or of one provider, or of one entity
@@ -195,11 +219,11 @@ impl ActiveProvider {
             .reported
             .filter(|reported| reported.reset_at.is_none_or(|reset| reset > now.wall));
         let reset_at = reported.and_then(|reported| reported.reset_at).or_else(|| {
-            let after = tightest.and_then(|view| view.reset_after)?;
+            let after = tightest.and_then(|(view, _)| view.reset_after)?;
             Some(Wall(now.wall.0.saturating_add(after.0)))
         });
         let key = entity.clone().unwrap_or_else(|| self.name.clone());
-        let remaining = tightest.map(|view| view.remaining);
+        let remaining = tightest.map(|(view, _)| view.remaining);
         let ours = counted()
             .filter_map(|limit| limit.view)
             .map(|view| QuotaLeft {
@@ -225,8 +249,8 @@ impl ActiveProvider {
         EntityMetrics {
             provider: self.name.clone(),
             tokens_remaining: remaining,
-            requests_in_window: tightest.map_or(0, |view| view.used),
-            capacity: tightest.map(|view| view.limit),
+            requests_in_window: tightest.map_or(0, |(view, _)| view.used),
+            capacity: tightest.map(|(_, depth)| depth),
             reported,
             reset_at,
             reset_in: reset_at.map(|reset| reset.since(now.wall)),
@@ -241,13 +265,13 @@ impl ActiveProvider {
 }
 
 /// The limit of which the least remains, among those of a minute or longer if there are any: a second's limit is
-/// used up and free again all the time, and says nothing about the quota.
-fn tightest<'a>(limits: impl Iterator<Item = &'a LimitStatus> + Clone) -> Option<CellView> {
+/// used up and free again all the time, and says nothing about the quota. With its depth.
+fn tightest<'a>(limits: impl Iterator<Item = &'a LimitStatus> + Clone) -> Option<(CellView, u64)> {
     let is_long = |limit: &LimitStatus| limit.period >= Span::from_secs(60);
     let has_long = limits.clone().any(is_long);
     let meant = limits.filter(|limit| is_long(limit) || !has_long);
-    let views = meant.filter_map(|limit| limit.view);
-    views.min_by_key(|view| view.remaining)
+    let views = meant.filter_map(|limit| Some((limit.view?, limit.depth)));
+    views.min_by_key(|(view, _)| view.remaining)
 }
 
 /// Does this limit count calls over time?

@@ -28,6 +28,8 @@ pub struct LimitStatus {
     pub algorithm: &'static str,
     /// N.
     pub limit: u64,
+    /// What remains of it when nothing is used: the burst of a bucket, N of everything else.
+    pub depth: u64,
     /// The period; zero for concurrency.
     pub period: Span,
     /// The part that only urgent calls may use.
