@@ -136,6 +136,10 @@ async fn without_closing_a_standby_that_is_behind_grants_a_window_twice() {
         let standby = server.standby_through(proxy.address());
         wait_until_followed(&server).await;
         let ledgers = [0; 3].map(|_| open_either(&server, &standby, rules));
+        // A standby that is behind has the provider's rows; one that has nothing at all is another fault.
+        let (mut owner, other) = (Owner::of(&ledgers[0]), sliding(1, Span::from_secs(10)));
+        owner.take(smallvec![term("other", &other)]).await.unwrap();
+        wait_until_followed(&server).await;
         most_around(limit, &ledgers, async |load| {
             proxy.update(|faults| faults.down.flow = Flow::Drop);
             load.more(LIMIT - 1).await;

@@ -15,7 +15,7 @@ use tollgate_sim::llm::{LlmProvider, LlmSettings};
 use crate::client::{ClientResponse, post};
 use crate::llm::{calls_per_minute, chat, completion, preset};
 use crate::test_daemon::{TestDaemon, from_config, from_file, write_file};
-use crate::upstream::{Upstream, reply};
+use crate::upstream::{Reply, Upstream, reply};
 
 /// 2026-03-01, noon, UTC.
 const NOON: Wall = Wall(1_772_366_400_000_000);
@@ -260,29 +260,31 @@ async fn budgets_of_configured_callers_are_shown_before_their_first_call() {
     assert_eq!(callers[0]["limits"][0]["used"], 0);
 }
 
+/// What a provider reports of a call with this body.
+fn usage_for(body: &[u8]) -> Reply {
+    let json = [("content-type", "application/json")];
+    let body = String::from_utf8_lossy(body).into_owned();
+    let usage = |tokens: &str| format!("{{\"usage\":{{\"total_tokens\":{tokens}}}}}");
+    match () {
+        () if body.contains("none") => reply(200, &json, "{\"secret-text\":1}"),
+        () if body.contains("low") => reply(200, &json, &usage("0")),
+        () if body.contains("huge") => reply(200, &json, &usage("10000000")),
+        () if body.contains("short") => {
+            let text = "word ".repeat(400);
+            let choices = json!([{"message": {"role": "assistant", "content": text}}]);
+            let body = json!({"choices": choices, "usage": {"total_tokens": 1}});
+            reply(200, &json, &body.to_string())
+        }
+        () if body.contains("absurd") => reply(200, &json, &usage("99999999999999999999")),
+        () if body.contains("negative") => reply(200, &json, &usage("-7")),
+        () => reply(200, &json, &usage("50")),
+    }
+}
+
 /// Bad requests and bad responses are said in the log: one line, without content.
 #[tokio::test]
 async fn a_cost_that_is_not_certain_is_said_in_the_log() {
-    let upstream = Upstream::start(|_, received| async move {
-        let json = [("content-type", "application/json")];
-        let body = String::from_utf8_lossy(&received.body).into_owned();
-        let usage = |tokens: &str| format!("{{\"usage\":{{\"total_tokens\":{tokens}}}}}");
-        match () {
-            () if body.contains("none") => reply(200, &json, "{\"secret-text\":1}"),
-            () if body.contains("low") => reply(200, &json, &usage("0")),
-            () if body.contains("huge") => reply(200, &json, &usage("10000000")),
-            () if body.contains("short") => {
-                let text = "word ".repeat(400);
-                let choices = json!([{"message": {"role": "assistant", "content": text}}]);
-                let body = json!({"choices": choices, "usage": {"total_tokens": 1}});
-                reply(200, &json, &body.to_string())
-            }
-            () if body.contains("absurd") => reply(200, &json, &usage("99999999999999999999")),
-            () if body.contains("negative") => reply(200, &json, &usage("-7")),
-            () => reply(200, &json, &usage("50")),
-        }
-    })
-    .await;
+    let upstream = Upstream::start(|_, received| async move { usage_for(&received.body) }).await;
     let limits = "limits: [{name: tpm, limit: 100000, period: 1m, unit: tokens}]\nlearn: false";
     let file = preset("openai", upstream.address, limits);
     let clock = clock();
