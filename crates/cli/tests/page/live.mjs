@@ -281,6 +281,10 @@ main({
         check(wide <= room, `${width} px: ${view || 'overview'} does not scroll sideways (${wide})`);
       }
     }
+    await page.goto(`${ADMIN}/#/calls`);
+    await until('calls are listed', () => page.evaluate(() => document.querySelectorAll('.log tbody tr').length > 3));
+    const small = await page.evaluate(() => [...document.querySelectorAll('.log tbody button')].filter((one) => one.offsetHeight < 44 || one.offsetWidth < 44).length);
+    check(small === 0, `a phone: the status of a call is as tall as a finger (${small} are not)`);
     await page.goto(`${ADMIN}/#/events`);
     check(await page.locator('.events .who').first().isVisible(), 'a phone shows whose event it is');
     check(errors.length === 0, `no console error ${errors.join('\n')}`);
