@@ -221,6 +221,13 @@ mod tests {
         insta::assert_snapshot!(printed(&picture).expect("a picture"));
     }
 
+    /// A daemon that has just started said "-0.0 calls/s".
+    #[test]
+    fn no_calls_are_zero_calls_a_second() {
+        let figures = Figures::of(&json!({ "calls": [] }));
+        assert!(figures.calls.is_sign_positive(), "{figures:?}");
+    }
+
     /// There was no figure of all, no reason of a wait, no reset, and the day's count was cut off.
     #[test]
     fn eighty_columns_show_why_until_when_and_how_much_remains() {

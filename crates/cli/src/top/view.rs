@@ -52,16 +52,12 @@ impl Figures {
         };
         let sum = |name: &str| numbers(name).iter().sum::<u64>();
         let calls = numbers("calls");
-        let newest: Vec<u32> = calls
-            .iter()
-            .rev()
-            .take(5)
-            .map(|count| u32::try_from(*count).unwrap_or(u32::MAX))
-            .collect();
+        let newest = calls.iter().rev().take(5);
         let seconds = u32::try_from(newest.len().max(1)).unwrap_or(1);
-        let newest: f64 = newest.into_iter().map(f64::from).sum();
+        // A sum of no floats is -0.
+        let newest = u32::try_from(newest.sum::<u64>()).unwrap_or(u32::MAX);
         Figures {
-            calls: newest / f64::from(seconds),
+            calls: f64::from(newest) / f64::from(seconds),
             saved: sum("saved"),
             sent: sum("sent_high") + sum("sent_normal") + sum("sent_low"),
             limited: sum("limited"),

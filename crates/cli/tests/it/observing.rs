@@ -373,8 +373,8 @@ fn h7_status_and_top_show_the_count_of_a_window() {
     let top = daemon.tollgate(&["top"]);
     assert_eq!(top.code, Some(0), "{}", top.err);
     for part in [
-        "1 provider, 0 calls waiting",
-        "7/1h: 5 left",
+        "1 provider, 0 calls waiting, ",
+        "7/1h: 5, resets ",
         "last calls",
         "GET /b",
     ] {
