@@ -136,15 +136,16 @@ fn boxed(route: Route, pending: PendingStore) -> BoxedCall {
 /// Makes attempts until one succeeds or no further one is allowed.
 async fn attempts(route: &mut Route, retries: &mut RetryState) -> Result<UpstreamResponse, Error> {
     retries.begin(&route.subject);
+    let mut failure = None;
     loop {
         let policy = route.subject.provider.policy();
         let attempt = attempt(route, &policy, retries).await; // everything once per attempt
         match retries.next(route, &policy, attempt) {
             // Retry-After, backoff and budget determine the delay.
             NextStep::Again(after, unwanted) => {
-                retry::wait_and_discard(&route.subject, after, unwanted).await;
+                failure = retry::wait_and_keep(&route.subject, after, unwanted).await;
             }
-            NextStep::Done(done) => return done,
+            NextStep::Done(done) => return retry::or_failure(done, failure),
         }
     }
 }

@@ -73,3 +73,17 @@ fn low_priority_is_paced_while_urgent_calls_are_seen() {
             .unwrap();
     }
 }
+
+/// One urgent call made low priority crawl for an hour: 7.2 s between two calls under 500 in 1 h, of which
+/// 494 were free.
+#[test]
+fn low_priority_is_not_spread_over_long_windows() {
+    for (rule, is_spread) in [(sliding(500, s(60)), true), (sliding(500, s(3_600)), false)] {
+        let mut ledger = TestLedger::new();
+        let term = TestLedger::term("x", &rule);
+        let urgent = ledger.try_terms(smallvec![term.clone()], Priority::High);
+        urgent.unwrap();
+        let low = ledger.try_terms(smallvec![term], Priority::Low);
+        assert_eq!(low.is_err(), is_spread, "{rule:?}");
+    }
+}

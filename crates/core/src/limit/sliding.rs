@@ -43,6 +43,10 @@ impl Strictness {
     }
 }
 
+/// The longest window over which low priority is spread. A person who waits for a slot to come back waits
+/// less than this, and low priority catches up within it.
+const SPREAD_PERIOD_MAX: Span = Span::from_secs(60);
+
 /// The log of one sliding or paced limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log {
@@ -205,8 +209,12 @@ impl Log {
         self.urgent_until(rule, now).is_some()
     }
 
-    /// Until when an urgent call that was seen counts.
+    /// Until when an urgent call that was seen counts. Not under long windows: there one urgent call would
+    /// make low priority crawl for hours, past hundreds of free slots; `reserve` keeps slots there.
     fn urgent_until(&self, rule: &Rule, now: Micros) -> Option<Micros> {
+        if rule.period() > SPREAD_PERIOD_MAX {
+            return None;
+        }
         let until = self.urgent_seen.map(|seen| seen + rule.period());
         until.filter(|until| now < *until)
     }

@@ -8,6 +8,7 @@ use tollgate_core::health::HealthState;
 use crate::client::{Session, get_with, pause, request, within_timeout};
 use crate::raw_upstream::{RawUpstream, read_head};
 use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{Upstream, reply};
 
 /// Two failures put it to sleep, and nothing is tried twice.
 const SENSITIVE: &str = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
@@ -165,4 +166,30 @@ async fn trailers_of_a_small_request_are_forwarded() {
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let answer = within_timeout(read_head(&mut stream)).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A provider that fails while its limit leaves no room for a further attempt: the caller gets the provider's
+/// failure, with the time at which there is room. Before, it got 429 `RateLimitExceeded`, as if it had called too often.
+#[tokio::test]
+async fn a_failure_is_forwarded_if_no_limit_leaves_room_for_a_retry() {
+    let upstream = Upstream::start(|_, _| async { reply(503, &[], "it is down") }).await;
+    let rest =
+        "limits: [2/1h]\nhealth: off\nretry: {base: 1ms, max: 2ms, budget: {min_per_second: 100}}";
+    let gateway = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let failed = get_with(gateway.address, "/x/a", &[]).await;
+    assert_eq!(
+        (failed.status, failed.body.as_str()),
+        (503, "it is down"),
+        "{failed:?}"
+    );
+    assert_eq!(failed.header("x-tollgate-source"), "upstream");
+    assert_eq!(failed.header("x-tollgate-attempts"), "2");
+    let wait: u64 = failed.header("retry-after").parse().unwrap();
+    assert!((3_590..=3_700).contains(&wait), "{failed:?}");
+    assert_eq!(upstream.count(), 2);
+    let rejected = get_with(gateway.address, "/x/a", &[]).await;
+    assert_eq!(
+        rejected.status, 429,
+        "without an attempt of its own: {rejected:?}"
+    );
 }

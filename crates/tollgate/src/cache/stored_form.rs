@@ -5,6 +5,7 @@
 //!
 //! Never: holds a key or an owner.
 
+#[cfg(any(feature = "redis", test))]
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tollgate_core::fresh::Freshness;

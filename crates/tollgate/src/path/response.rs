@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use http::response::Parts;
+use http_body_util::{BodyExt, Limited};
 use tollgate_core::feedback::LimitVerdict;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
@@ -82,6 +83,22 @@ impl UpstreamResponse {
     pub(crate) async fn discard(self) {
         self.body.drain(ERROR_BODY_MAX).await;
     }
+
+    /// Reads the rest of a failure, so that its connection can be reused. `None` = its body is large, or broke off.
+    async fn whole(self) -> Option<UpstreamResponse> {
+        let body = Limited::new(self.body, ERROR_BODY_MAX).collect();
+        let bytes = body.await.ok()?.to_bytes();
+        Some(UpstreamResponse {
+            body: ReplyBody::whole(bytes),
+            ..self
+        })
+    }
+}
+
+/// Reads the rest of a failure, if it arrives soon. It is the response if no further attempt is possible.
+pub(crate) async fn keep(response: UpstreamResponse) -> Option<Box<UpstreamResponse>> {
+    let whole = timer::within(Some(DISCARD_MAX), response.whole()).await;
+    whole.ok().flatten().map(Box::new)
 }
 
 /// Reads the rest of an unwanted response, if it arrives soon.

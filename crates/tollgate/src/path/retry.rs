@@ -4,7 +4,7 @@
 //! position in the order of arrival. A failed probe uses none of its call's retries. The wait for
 //! a retry counts against the call's time like the wait for a permit: if it does not fit, the call
 //! ends now, and its 429 or 503 says when to come back. A call that waits for its retry counts as
-//! waiting.
+//! waiting. A failure of the provider is forwarded if the limits leave no room for a further attempt.
 //!
 //! Never: repeats a call that may act twice, or one whose body is gone.
 
@@ -15,7 +15,7 @@ use tollgate_core::retry::{FailedAttempt, RetryDecision, Safety, StopReason};
 use tollgate_core::time::Span;
 
 use super::permit::PermitHistory;
-use super::response::{AttemptError, UpstreamResponse, discard};
+use super::response::{AttemptError, UpstreamResponse, keep};
 use super::route::Route;
 use super::subject::Subject;
 use crate::error::{Reason, Stage};
@@ -52,7 +52,7 @@ pub(crate) struct RetryState {
 /// What follows an attempt.
 #[derive(Debug)]
 pub(crate) enum NextStep {
-    /// Another attempt, after this delay. The last response, if any, is discarded.
+    /// Another attempt, after this delay. The last response, if any, is not wanted.
     Again(Span, Option<UpstreamResponse>),
     /// The final result.
     Done(Result<UpstreamResponse, Error>),
@@ -177,7 +177,7 @@ fn with_time(mut response: UpstreamResponse, after: Span) -> UpstreamResponse {
         head.status,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
     );
-    if is_busy && !has_time {
+    if is_busy && !has_time && after > Span::ZERO {
         let seconds = HeaderValue::from(after.0.div_ceil(1_000_000));
         head.headers.insert(RETRY_AFTER, seconds);
         let millis = HeaderValue::from(after.0.div_ceil(1_000));
@@ -242,22 +242,44 @@ fn leave_leader(
 }
 
 /// Waits until the next attempt. Meanwhile the rest of an unwanted response is read, so that its
-/// connection can be reused.
-pub(crate) async fn wait_and_discard(
+/// connection can be reused, and so that it can be forwarded if there is no next attempt.
+pub(crate) async fn wait_and_keep(
     subject: &Subject,
     after: Span,
     unwanted: Option<UpstreamResponse>,
-) {
+) -> Option<Box<UpstreamResponse>> {
     if after > Span::ZERO {
         subject.add_step(|| StepKind::RetryWait(after));
     }
     let _waits =
         (after > Span::ZERO).then(|| subject.provider.retry_waits.enter(subject.joint_priority()));
-    let discarded = async {
-        if let Some(response) = unwanted {
+    let kept = async {
+        match unwanted {
             // Boxed: rare, and large inside every call's future.
-            Box::pin(discard(response)).await;
+            Some(response) => Box::pin(keep(response)).await,
+            None => None,
         }
     };
-    tokio::join!(timer::sleep(Some(after)), discarded);
+    tokio::join!(timer::sleep(Some(after)), kept).1
+}
+
+/// The result of a call whose last attempt had failed with this response. A failure of the provider stays one: a limit that
+/// leaves no room for a further attempt is no reason to blame the caller. The response says when there is room.
+pub(crate) fn or_failure(
+    done: Result<UpstreamResponse, Error>,
+    failure: Option<Box<UpstreamResponse>>,
+) -> Result<UpstreamResponse, Error> {
+    match (done, failure) {
+        (
+            Err(Error::NoPermit {
+                reason: Reason::Limit,
+                retry_in,
+                ..
+            }),
+            Some(failure),
+        ) if failure.class != Class::Limited => {
+            Ok(with_time(*failure, retry_in.unwrap_or(Span::ZERO)))
+        }
+        (done, _) => done,
+    }
 }
