@@ -86,6 +86,33 @@ def test_exceptions_settle_the_permit(client, used):
     assert client.get_status("single")["permits"] == {"open": 0, "unreported": 0}
 
 
+def raised_429s():
+    from email.message import Message
+    from urllib.error import HTTPError
+
+    headers = Message()
+    headers["Retry-After"] = "60"
+    request = httpx.Request("GET", "http://127.0.0.1/")
+    plain = requests.Response()
+    plain.status_code, plain.headers = 429, requests.structures.CaseInsensitiveDict(headers.items())
+    yield HTTPError("http://127.0.0.1/", 429, "Too Many Requests", headers, None)
+    yield httpx.HTTPStatusError(
+        "429", request=request, response=httpx.Response(429, headers={"Retry-After": "60"})
+    )
+    yield requests.HTTPError(response=plain)
+
+
+@pytest.mark.parametrize("error", list(raised_429s()), ids=lambda error: type(error).__module__)
+def test_a_429_that_is_raised_is_reported(client, error):
+    """``urlopen`` raises it before ``permit.report(response)`` is reached; it was never learned from."""
+    with pytest.raises(type(error)):
+        with client.acquire("x", timeout=PATIENCE):
+            raise error
+    capacity = client.capacity("x")
+    assert not capacity and capacity.reason == "cooldown", capacity
+    client.send(Request("POST", "/v1/providers/x/reset"))
+
+
 @pytest.mark.parametrize(
     "error, word",
     [

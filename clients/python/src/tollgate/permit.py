@@ -1,7 +1,8 @@
 """Permits: the right to make one call, and what became of it.
 
 Promises: a permit is settled once. As a context manager it is settled when the block ends, also by
-an exception: what was not reported counts as sent, and its slot is free at once.
+an exception: what was not reported counts as sent, and its slot is free at once. An exception that
+has a response, such as ``urllib.error.HTTPError``, reports it.
 Never: gives back a permit by itself. Whether a call was sent is known to the caller only: an error of
 a second request, after a redirect, looks like one of the first. ``release`` gives it back.
 """
@@ -57,6 +58,16 @@ def fault_of(error: BaseException) -> Optional[str]:
     for kind in type(error).__mro__:
         if kind.__name__ in _WORDS and kind.__module__.split(".")[0] != "builtins":
             return _WORDS[kind.__name__]
+    return None
+
+
+def response_of(error: Optional[BaseException]) -> Any:
+    """The response that an error stands for: ``urllib.error.HTTPError`` is one, the errors of
+    ``raise_for_status()`` of httpx, requests and aiohttp have or are one."""
+    for found in (getattr(error, "response", None), error):
+        status = getattr(found, "status_code", None) or getattr(found, "status", None)
+        if isinstance(status, int) and hasattr(getattr(found, "headers", None), "items"):
+            return found
     return None
 
 
@@ -150,7 +161,10 @@ class _PermitBase:
         return protocol.report(self._open_id(), response, error=word, **parts)
 
     def _at_end(self, error: Optional[BaseException]) -> Request:
-        """The request that settles it at the end of its block."""
+        """The request that settles it at the end of its block. A 429 that was raised is reported."""
+        response = response_of(error)
+        if response is not None:
+            return protocol.report(self._open_id(), response)
         word = fault_of(error) if error is not None else None
         return protocol.report(self._open_id(), error=word)
 
