@@ -30,8 +30,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Why {
-    /// The call; with --last, a provider
-    #[arg(value_name = "ID", required_unless_present = "last")]
+    /// The call; without it, the last one; with --last, a provider
+    #[arg(value_name = "ID")]
     id: Option<String>,
 
     /// The last call, or the last call of PROVIDER
@@ -51,12 +51,9 @@ impl Why {
         let remote = AdminClient::find(&self.options)?;
         let name = self.id.as_deref().map(percent_encode);
         let path = match (self.last, &name) {
-            (true, None) => "/v1/decisions?limit=1".to_owned(),
+            (_, None) => "/v1/decisions?limit=1".to_owned(),
             (true, Some(provider)) => format!("/v1/decisions?limit=1&provider={provider}"),
-            (false, id) => format!(
-                "/v1/decisions?limit=1&id={}",
-                id.as_deref().unwrap_or_default()
-            ),
+            (false, Some(id)) => format!("/v1/decisions?limit=1&id={id}"),
         };
         let reply = remote.request(Method::GET, &path, None)??;
         let Some(call) = reply["decisions"].get(0) else {

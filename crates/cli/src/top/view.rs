@@ -207,7 +207,7 @@ fn row(provider: &Value) -> Line<'static> {
 /// In how long the last waiting call is sent.
 fn eta(queue: &Value) -> String {
     match queue["eta"].as_f64() {
-        None if queue["starved"].as_u64().unwrap_or(0) > 0 => "never".to_owned(),
+        None if queue["starved"].as_u64().unwrap_or(0) > 0 => "unknown".to_owned(),
         None => "resumed".to_owned(),
         Some(eta) => std::time::Duration::try_from_secs_f64(eta).map_or_else(
             |_| String::new(),

@@ -37,7 +37,7 @@ pub(crate) use table;
 table! {
     /// The fields of a provider file, in the order of the documentation.
     pub PROVIDER {
-        name: Shape::Text, "the provider's name in addresses, messages and metrics; health, ready, metrics, v1 and api are reserved" = "the file's name";
+        name: Shape::Text, "the provider's name in addresses, messages and metrics; health, ready, metrics, v1, api and the first words of settings (store, retry, …) are reserved" = "the file's name";
         preset: Shape::Text, "the built-in provider to start from; `none` = nothing built in";
         tier: Shape::Text, "your plan at the provider; `tollgate provider show` lists the plans of a preset";
         domain: Shape::List(&Shape::Text), "the provider's host, with its subdomains; or `*.example.org`";
