@@ -264,16 +264,24 @@ async fn serve(
     events.run(&daemon).await;
     systemd::notify("STOPPING=1");
     let drained = async {
-        // The admin address responds until the gateway is drained.
-        tokio::join!(gateway.drain(), service.drain(), scheduler.drain());
-        if let Some(admin) = admin {
-            admin.drain().await;
-        }
+        let others = async {
+            tokio::join!(gateway.drain(), service.drain(), scheduler.drain());
+        };
+        drain_beside(admin, others).await;
         finish((&daemon, &config), response_cache, snapshots).await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
         () = events.wait_for_second_stop() => bail!("stopped at once by a second signal; calls in flight were dropped"),
+    }
+}
+
+/// The admin address responds until the others are drained, and those who wait on it have no more time
+/// than theirs.
+async fn drain_beside(admin: Option<Admin>, others: impl Future<Output = ()>) {
+    match admin {
+        Some(admin) => admin.drain_beside(others).await,
+        None => others.await,
     }
 }
 

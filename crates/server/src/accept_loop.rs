@@ -19,7 +19,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a last response may take when the grace period is over. It is a few hundred bytes; a
 /// client that does not read them in this time gets none.
-const FINAL_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const FINAL_GRACE: Duration = Duration::from_secs(1);
 
 /// The most connections that are taken from the kernel's backlog at shutdown: its usual length.
 const BACKLOG_MAX: usize = 4_096;

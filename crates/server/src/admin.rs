@@ -2,7 +2,8 @@
 //!
 //! Promises: without a token it listens on loopback only. Connections, heads, bodies and responses
 //! are bounded in number, size and time; a new connection replaces an idle one, or gets 503 if there is
-//! none. On shutdown, running requests are finished within the grace period.
+//! none. On shutdown, running requests are finished within the grace period; one that has no response
+//! then, because it waits for a permit, gets 503.
 //!
 //! Never: forwards calls to providers; the gateway does.
 
@@ -33,20 +34,25 @@ pub use token::{TokenError, TokenFile};
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
+use axum::response::IntoResponse;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
-use crate::accept_loop::{ConnectionHandler, ShutdownSignal};
+use crate::accept_loop::{ConnectionHandler, FINAL_GRACE, ShutdownSignal};
+use crate::api::ApiError;
 use crate::connection_table::{ConnectionPlace, ConnectionTable};
 use crate::daemon::Daemon;
 use crate::gateway::max_admin_connections;
@@ -70,7 +76,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct AdminOptions {
     /// The token that clients must send; `None` = loopback only.
     pub token: Option<Secret>,
-    /// How long running requests may take after the shutdown signal.
+    /// How long running requests may take after the shutdown signal: as long as on the gateway.
     pub grace: Span,
 }
 
@@ -78,7 +84,7 @@ impl Default for AdminOptions {
     fn default() -> AdminOptions {
         AdminOptions {
             token: None,
-            grace: Span::from_secs(5),
+            grace: Span::from_secs(10),
         }
     }
 }
@@ -88,6 +94,8 @@ impl Default for AdminOptions {
 pub struct Admin {
     address: SocketAddr,
     socket: ServingSocket,
+    grace: Duration,
+    grace_over: watch::Sender<bool>,
 }
 
 impl Admin {
@@ -104,13 +112,20 @@ impl Admin {
         let live = LiveEvents::new(daemon.clone(), history.clone(), socket.shutdown_signal());
         let router = routes::router(daemon.clone(), policy, history.clone(), live);
         socket.run_beside(history::run(daemon.clone(), history));
+        let grace_over = watch::Sender::new(false);
         let handler = AdminHandler {
             router,
+            grace_over: grace_over.subscribe(),
             connections: ConnectionTable::new(max_admin_connections()),
             overload: AdminOverload::default(),
         };
         socket.accept(listener, handler, options.grace);
-        Ok(Admin { address, socket })
+        Ok(Admin {
+            address,
+            socket,
+            grace: options.grace.into(),
+            grace_over,
+        })
     }
 
     /// The address it listens on.
@@ -121,13 +136,38 @@ impl Admin {
 
     /// Shuts down gracefully: accepts nothing more, finishes running requests, drops the rest.
     pub async fn drain(self) {
-        self.socket.drain().await;
+        self.drain_beside(std::future::ready(())).await;
+    }
+
+    /// The same while `others` shut down: it accepts requests until they have, so that permits can be
+    /// reported and health checks get their 503, but no longer than its own grace period, which begins now.
+    pub async fn drain_beside(self, others: impl Future<Output = ()>) {
+        let mut others = pin!(others);
+        let mut drained = pin!(self.socket.drain());
+        let mut others_have_ended = false;
+        let all = async {
+            others.as_mut().await;
+            others_have_ended = true;
+            drained.as_mut().await;
+        };
+        if timeout(self.grace, all).await.is_ok() {
+            return;
+        }
+        self.grace_over.send_replace(true);
+        // A client that does not read its last response in this time gets none.
+        let last_responses = timeout(FINAL_GRACE, drained);
+        if others_have_ended {
+            last_responses.await.ok();
+        } else {
+            let _ended = tokio::join!(others, last_responses);
+        }
     }
 }
 
 /// Serves the connections of the admin address.
 struct AdminHandler {
     router: axum::Router,
+    grace_over: watch::Receiver<bool>,
     connections: Arc<ConnectionTable<AdminProgress>>,
     overload: AdminOverload,
 }
@@ -151,9 +191,13 @@ impl ConnectionHandler for AdminHandler {
             None => Err(self.overload.place()?),
         };
         let router = self.router.clone().layer(Extension(Peer(peer.ip())));
+        let grace_over = self.grace_over.clone();
         Some(async move {
             match place {
-                Ok(connection) => serve_connection(stream, router, connection, shutdown).await,
+                Ok(connection) => {
+                    let signals = (shutdown, grace_over);
+                    serve_connection(stream, router, connection, signals).await;
+                }
                 Err(place) => place.reject(stream).await,
             }
         })
@@ -164,7 +208,7 @@ async fn serve_connection<S>(
     stream: S,
     router: axum::Router,
     place: ConnectionPlace<AdminProgress>,
-    mut shutdown: ShutdownSignal,
+    (mut shutdown, grace_over): (ShutdownSignal, watch::Receiver<bool>),
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -173,13 +217,20 @@ async fn serve_connection<S>(
     let service = service_fn(|request| {
         let running = place.activity().begin();
         let response = router.call(request);
+        let mut grace_over = grace_over.clone();
         async move {
-            let response = response.await?;
+            let response = tokio::select! {
+                biased;
+                response = response => response?,
+                _ = grace_over.wait_for(|is_over| *is_over) => {
+                    ApiError::shutting_down().into_response()
+                }
+            };
             // It runs until its last byte is written.
             Ok::<_, Infallible>(response.map(|body| RunningBody::new(body, running)))
         }
     });
-    let mut connection = std::pin::pin!(
+    let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)

@@ -13,11 +13,17 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tollgate::Error;
 use tollgate_config::Secret;
+use tollgate_core::time::Span;
 
+use crate::rejection;
 use crate::unique_json;
 
 /// The largest body: a thousand settings of sixty bytes.
 const BODY_MAX: usize = 64 * 1024;
+
+/// When to come back after a shutdown: a restart takes about a second, and clients that come back
+/// together should find it done.
+pub(crate) const RESTART_SECONDS: u32 = 2;
 
 /// An error response.
 #[derive(Debug, Serialize)]
@@ -32,6 +38,9 @@ pub(crate) struct ApiError {
     hint: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
+    /// In seconds; `Retry-After` has it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_in: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -45,6 +54,7 @@ impl ApiError {
             message: message.into(),
             hint: hint.into(),
             reason: None,
+            retry_in: None,
             problems: Vec::new(),
         }
     }
@@ -139,6 +149,19 @@ impl ApiError {
         )
     }
 
+    /// The grace period of a shutdown is over, and the request has no response yet.
+    pub(crate) fn shutting_down() -> ApiError {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let message =
+            "tollgate is shutting down, and what the request waited for did not come in time";
+        let hint = "try again after it has restarted; no permit was taken, and no token";
+        ApiError {
+            reason: Some("shutdown"),
+            retry_in: Some(RESTART_SECONDS),
+            ..ApiError::new(status, "ShuttingDown", message, hint)
+        }
+    }
+
     /// The ledger's store is lost, and calls must not go on without it.
     pub(crate) fn store_lost(trouble: &str) -> ApiError {
         let message = format!("the ledger's store is lost: {trouble}");
@@ -188,6 +211,10 @@ impl IntoResponse for ApiError {
         if let Some(allow) = self.allow {
             let allow = HeaderValue::from_static(allow);
             response.headers_mut().insert(ALLOW, allow);
+        }
+        if let Some(seconds) = self.retry_in {
+            let wait = Span::from_secs(seconds.into());
+            rejection::add_retry_after(response.headers_mut(), wait);
         }
         response
     }

@@ -100,7 +100,8 @@ fn describe<'a>(error: &'a Error, id: &'a str, wait: Option<Span>) -> Rejection<
         message: capitalised(&error.to_string()),
         hint: hint::hint(error),
         id,
-        provider: error.provider(),
+        // A shutdown may come before the call is routed.
+        provider: error.provider().filter(|name| !name.is_empty()),
         guard: None,
         entity: None,
         limit: None,

@@ -34,6 +34,7 @@ mod shared_bucket;
 mod shared_deciding;
 mod tally;
 mod throttle;
+mod waiting;
 pub use class::{GuardClass, GuardStatus};
 pub use client_ip::client_ip;
 pub use descriptor::{Descriptor, LimitOverride};
@@ -50,6 +51,7 @@ use std::sync::{Arc, OnceLock};
 use crate::event::{Event, Events};
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
+use tokio::sync::watch;
 use tollgate_config::Config;
 use tollgate_config::config::{Guard, Limiting, Network, Task};
 use tollgate_core::time::{Micros, Span, Wall};
@@ -57,7 +59,6 @@ use tollgate_guard::{ASKS_MAX, Ask, GuardTable, KeyView, PlanError, Seed, Tick};
 use tollgate_ledger::Ledger;
 
 use bucket_key::BucketKey;
-use deciding::at_most_as_one;
 use denials::Denials;
 use descriptor::{DescriptorIndex, framed};
 use identifier::Identifier;
@@ -88,6 +89,8 @@ pub struct Guards {
     is_active: AtomicBool,
     /// Set at run time; it wins over the configuration.
     limiting: RwLock<Option<Limiting>>,
+    /// Those who wait decide again when the rules or `limiting` change.
+    changed: watch::Sender<()>,
     decisions: AtomicU64,
     /// Its clock is the guards' clock.
     ledger: Ledger,
@@ -201,6 +204,7 @@ impl Guards {
             rules: RwLock::default(),
             is_active: AtomicBool::new(false),
             limiting: RwLock::default(),
+            changed: watch::Sender::default(),
             decisions: AtomicU64::new(0),
             denials: Denials::new(ledger.wall()),
             ledger,
@@ -238,6 +242,7 @@ impl Guards {
         let is_active = is_named || !rules.classes.is_empty() || !rules.trusted_proxies.is_empty();
         *self.rules.write() = Arc::new(rules);
         self.is_active.store(is_active, Ordering::Release);
+        self.changed.send_replace(());
         Ok(())
     }
 
@@ -257,6 +262,7 @@ impl Guards {
     /// From now on, until the process ends; `None` = as configured.
     pub fn set_limiting(&self, limiting: Option<Limiting>) {
         *self.limiting.write() = limiting;
+        self.changed.send_replace(());
     }
 
     /// Tokens of the guard of this name. `identifier` says for whom; a global guard needs none.
@@ -356,45 +362,6 @@ impl Guards {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<GuardClass>> {
         self.rules().classes.clone()
-    }
-
-    /// Decides, and waits for tokens as long as `patience` allows. A wait that is known to be longer
-    /// is not begun.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a bucket knows exactly when it has the tokens; nothing else ends the wait"
-    )]
-    pub async fn acquire(
-        &self,
-        asks: &[GuardAsk],
-        patience: Span,
-    ) -> Result<GuardVerdict, GuardError> {
-        at_most_as_one(asks)?;
-        let began = self.ledger.at();
-        let mut was_queued = false;
-        let mut waited_for = None;
-        loop {
-            let mut verdict = self.try_once(asks).await;
-            // A decision itself takes microseconds, and that is no wait.
-            if was_queued {
-                (verdict.was_queued, verdict.waited) = (true, self.ledger.at().since(began));
-            }
-            let wait = verdict.denied.as_ref().and_then(|denied| denied.retry_in);
-            match wait {
-                Some(wait) if verdict.waited + wait <= patience => {
-                    was_queued = true;
-                    waited_for = verdict.denied.map(|denied| denied.class);
-                    tokio::time::sleep(wait.into()).await;
-                }
-                Some(_) | None => {
-                    if let Some(class) = waited_for.filter(|_| verdict.denied.is_none()) {
-                        class.tally().on_wait(verdict.waited);
-                    }
-                    self.on_decided(asks, &mut verdict);
-                    return Ok(verdict);
-                }
-            }
-        }
     }
 
     /// The asks that a request makes: those of its guards that apply to it.

@@ -219,7 +219,7 @@ fn reply_schemas() -> Value {
             "error": { "type": "string" },
             "message": { "type": "string" },
             "hint": { "type": "string" },
-            "reason": { "type": "string" },
+            "reason": { "type": "string" }, "retry_in": { "type": "number" },
             "problems": { "type": "array", "items": { "type": "string" } },
         })),
         "Acquired": object(&["granted", "permit", "waited", "retry_in", "limit", "remaining", "reason", "decision", "use_within"], json!({

@@ -214,9 +214,10 @@ mod tests {
         let router = axum::Router::new().route("/", get(|| async { "x".repeat(LENGTH) }));
         let (mut client, server) = tokio::io::duplex(1_024);
         let (sender, never) = watch::channel(false);
-        let shutdown = ShutdownSignal::new(never.clone(), never);
+        let shutdown = ShutdownSignal::new(never.clone(), never.clone());
+        let signals = (shutdown, never);
         let place = table.open().unwrap();
-        tokio::spawn(serve_connection(server, router, place, shutdown));
+        tokio::spawn(serve_connection(server, router, place, signals));
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         client.write_all(request).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'H');
@@ -249,12 +250,13 @@ mod tests {
             let router = axum::Router::new().route("/", get(|| async { "x" }));
             let (mut client, server) = tokio::io::duplex(100_000);
             let (_sender, never) = watch::channel(false);
-            let shutdown = ShutdownSignal::new(never.clone(), never);
+            let shutdown = ShutdownSignal::new(never.clone(), never.clone());
+            let signals = (shutdown, never);
             tokio::spawn(serve_connection(
                 server,
                 router,
                 table.open().unwrap(),
-                shutdown,
+                signals,
             ));
             client.write_all(request.as_bytes()).await.unwrap();
             let mut response = String::new();

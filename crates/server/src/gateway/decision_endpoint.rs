@@ -26,7 +26,12 @@ pub(super) async fn serve(
     body: Incoming,
     trace: &mut CallTrace,
 ) -> Response<ReplyBody> {
-    let response = decide(connection, head, path, Body::new(body)).await;
+    // Here and not in the handler, whose rejections have another form than these replies.
+    let decided = connection.unless_cut(false, decide(connection, head, path, Body::new(body)));
+    let response = match decided.await {
+        Ok(response) => response,
+        Err(_grace_over) => ApiError::shutting_down().into_response(),
+    };
     let (parts, body) = response.into_parts();
     let bytes = to_bytes(body, REPLY_MAX).await.unwrap_or_default();
     let mut response = Response::from_parts(parts, ReplyBody::whole(bytes));

@@ -26,6 +26,7 @@ use super::head::{self, OptionHeaders};
 use super::{
     GatewayState, ListenerKind, cookies, decision_endpoint, guarded, hang_up, links, upgrade,
 };
+use crate::api::RESTART_SECONDS;
 use crate::decision_api::DeniedId;
 use crate::guards::GuardVerdict;
 use crate::rejection::{self, rejection};
@@ -38,10 +39,6 @@ const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
 pub(super) const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 pub(super) const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
-
-/// When to come back after a shutdown: a restart takes about a second, and clients that come back
-/// together should find it done.
-const RESTART_TIME: Span = Span::from_secs(2);
 
 /// Handles one request.
 pub(super) async fn handle(
@@ -170,7 +167,7 @@ fn shutting_down(trace: &CallTrace) -> Error {
         entity: None,
         limit: None,
         reason: Reason::ShuttingDown,
-        retry_in: Some(RESTART_TIME),
+        retry_in: Some(Span::from_secs(RESTART_SECONDS.into())),
     }
 }
 

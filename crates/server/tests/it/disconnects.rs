@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tollgate_core::time::Span;
 use tollgate_ledger::Clock;
-use tollgate_server::GatewayOptions;
+use tollgate_server::{Admin, AdminOptions, Gateway, GatewayOptions, ListenerKind};
 
 use crate::client::{
     Session, TIMEOUTS, get, get_until_late, get_with, read_response, request, wait_until,
@@ -208,6 +208,74 @@ async fn calls_that_wait_at_the_end_of_a_shutdown_get_503() {
         let is_logged = |line: &str| line.contains("rejected") && line.contains(&id);
         assert!(log.lines().any(is_logged), "{id}");
     }
+}
+
+/// Requests that wait for a permit, or for tokens of a guard, get their 503 when the grace period is over,
+/// on the admin address too and in the form of its replies. Before, their connections were closed without a
+/// byte there, and the gateway's reply named no provider: it "no longer calls ``".
+#[tokio::test]
+async fn acquires_that_wait_at_the_end_of_a_shutdown_get_503() {
+    let config = "guards: { one: { limit: 1, period: 1m, burst: 1, by: global } }
+callers: { app: { token: canary-app-token } }
+"; // tidy:canary
+    let provider = "name: x\ndomain: api.example.org\nlimits: [100/1s]\nconcurrency: 1\n";
+    let daemon = crate::guards::daemon("drain-acquires", config, provider).await;
+    let grace = Span::from_millis(300);
+    let free = "127.0.0.1:0".parse().unwrap();
+    let options = AdminOptions {
+        grace,
+        ..AdminOptions::default()
+    };
+    let listener = TcpListener::bind(free).await.unwrap();
+    let admin = Admin::serve(&daemon.daemon, listener, options).unwrap();
+    let options = GatewayOptions {
+        grace,
+        decisions: Some(daemon.daemon.decisions().clone()),
+        ..GatewayOptions::default()
+    };
+    let mut gateway = Gateway::new(daemon.daemon.registry().clone(), options);
+    let address = gateway
+        .listen(free, ListenerKind::All)
+        .await
+        .unwrap()
+        .address;
+    let of_provider = r#"{"provider": "x", "timeout": 50}"#;
+    let of_guard = r#"{"guard": "one", "timeout": 100}"#;
+    for taken in [of_provider, of_guard] {
+        let granted = daemon.request("POST", "/v1/acquire", taken).await;
+        assert_eq!(granted.status, 200, "{granted:?}");
+    }
+    let mut waiting = tokio::task::JoinSet::new();
+    for body in [of_guard, of_provider] {
+        let host = admin.address().to_string();
+        let to_admin = ("x-tollgate-admin", "1");
+        let to_gateway = ("authorization", "Bearer canary-app-token"); // tidy:canary
+        for (address, path, header) in [
+            (admin.address(), "/v1/acquire", to_admin),
+            (address, "/-/v1/acquire", to_gateway),
+        ] {
+            let mut session = Session::open(address).await;
+            let mut request = request("POST", path, &[header], body);
+            let host = host.parse().unwrap();
+            request.headers_mut().insert("host", host);
+            waiting.spawn(async move { read_response(session.send(request).await).await });
+        }
+    }
+    let active = daemon.daemon.registry().named("x").unwrap();
+    wait_until(|| active.waiting() == 2).await;
+    within_timeout(admin.drain_beside(gateway.drain())).await;
+    for _ in 0..4 {
+        let response = within_timeout(waiting.join_next()).await.unwrap().unwrap();
+        let body = response.json();
+        assert_eq!(response.status, 503, "{response:?}");
+        assert_eq!(response.header("retry-after"), "2");
+        assert_eq!(
+            (&body["error"], &body["reason"], &body["retry_in"]),
+            (&"ShuttingDown".into(), &"shutdown".into(), &2.into())
+        );
+        assert!(!response.body.contains("``"), "{}", response.body);
+    }
+    assert_eq!(active.waiting(), 0, "no permit was taken");
 }
 
 /// A request that has arrived before the shutdown is served, on whatever connection. Before, an

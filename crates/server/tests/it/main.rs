@@ -49,6 +49,7 @@ mod grpc;
 mod grpc_client;
 mod guards;
 mod guard_mistakes;
+mod guard_waits;
 mod alerts;
 mod lost_store_alerts;
 mod metrics;

@@ -297,7 +297,7 @@ async fn a_shutdown_ends_the_streams_at_once() {
     let mut stream = Stream::open(&daemon, "").await;
     let (_gateway, admin) = daemon.servers;
     let drained = tokio::time::timeout(Duration::from_secs(4), admin.drain());
-    assert!(drained.await.is_ok(), "the grace period is 5 s");
+    assert!(drained.await.is_ok(), "the grace period is 10 s");
     while let Some(frame) = stream.response.body_mut().frame().await {
         if frame.is_err() {
             break;

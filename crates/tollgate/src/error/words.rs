@@ -118,6 +118,10 @@ pub(super) fn no_permit(
         Reason::NoDescriptors => {
             return format!("this process has no free file descriptor to call `{provider}`");
         }
+        // Before the call was routed.
+        Reason::ShuttingDown if provider.is_empty() => {
+            return "tollgate is shutting down and takes no more calls".to_owned();
+        }
         Reason::ShuttingDown => {
             return format!("tollgate is shutting down and no longer calls `{provider}`");
         }

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tollgate_core::health::Fault;
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
@@ -136,7 +137,6 @@ impl PermitTable {
             result,
             provisional,
         };
-        decision.count_as_sent();
         decision.took = took;
         let learned = match report {
             Report::Response {
@@ -144,8 +144,17 @@ impl PermitTable {
                 headers,
                 body,
                 costs,
-            } => decision.report(status, headers, body, costs),
+            } => {
+                decision.count_as_sent();
+                decision.report(status, headers, body, costs)
+            }
+            // Without a connection no byte has left: others may have the permit.
+            Report::Failed(fault @ (Fault::Dns | Fault::Connect)) => {
+                decision.unreached(fault);
+                provisional
+            }
             Report::Failed(fault) => {
+                decision.count_as_sent();
                 decision.failed(fault);
                 provisional
             }
