@@ -528,21 +528,3 @@ async fn a_renewed_permit_is_held_as_long_as_a_new_one() {
         (404, &"UnknownPermit".into())
     );
 }
-
-/// A connection that was never made sent nothing. Before, its report cost a call all the same.
-#[tokio::test]
-async fn a_report_without_a_connection_gives_the_permit_back() {
-    let (daemon, _) = frozen("decide-unsent.yaml", "limits: [3/1h]").await;
-    for (error, remaining) in [("dns", 3), ("connect", 3), ("reset", 2), ("timeout", 1)] {
-        let permit = permit(&acquire(&daemon, &json!({"provider": "x"})).await);
-        let report = json!({"permit": permit, "error": error});
-        let first = post(&daemon, "/v1/report", &report).await.json();
-        assert_eq!(first["class"], "network");
-        let again = post(&daemon, "/v1/report", &report).await.json();
-        assert_eq!(again["first"], false, "{error}");
-        let capacity = daemon.request("GET", "/v1/capacity?provider=x", "").await;
-        assert_eq!(capacity.json()["remaining"], remaining, "{error}");
-    }
-    let status = daemon.request("GET", "/v1/providers/x", "").await.json();
-    assert_eq!(status["health"]["failure_count"], 4, "{status}");
-}

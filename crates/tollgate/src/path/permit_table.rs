@@ -18,7 +18,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tollgate_core::health::Fault;
 use tollgate_core::time::{Micros, Span};
 
 use super::call::{CallOptions, Target};
@@ -137,6 +136,7 @@ impl PermitTable {
             result,
             provisional,
         };
+        decision.count_as_sent();
         decision.took = took;
         let learned = match report {
             Report::Response {
@@ -144,17 +144,8 @@ impl PermitTable {
                 headers,
                 body,
                 costs,
-            } => {
-                decision.count_as_sent();
-                decision.report(status, headers, body, costs)
-            }
-            // Without a connection no byte has left: others may have the permit.
-            Report::Failed(fault @ (Fault::Dns | Fault::Connect)) => {
-                decision.unreached(fault);
-                provisional
-            }
+            } => decision.report(status, headers, body, costs),
             Report::Failed(fault) => {
-                decision.count_as_sent();
                 decision.failed(fault);
                 provisional
             }
