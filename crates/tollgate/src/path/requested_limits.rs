@@ -286,7 +286,7 @@ impl RequestedLimits {
         blocker: Blocker,
     ) -> (Reason, Option<String>) {
         let reason = match blocker {
-            Blocker::Cell(cell) => {
+            Blocker::Cell(cell) | Blocker::Release(cell) => {
                 let index = self.terms.iter().position(|term| term.0 == cell);
                 return self.term_name(policy, index);
             }
