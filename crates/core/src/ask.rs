@@ -181,7 +181,8 @@ pub enum Verdict {
     /// Not now. Nothing was counted.
     Wait {
         /// With [`WakeOn::Time`]: it cannot be granted earlier than this from now. With
-        /// [`WakeOn::Event`]: it is free after this time even if no event comes.
+        /// [`WakeOn::Event`] and [`WakeOn::Release`]: it is free after this time even if no event
+        /// comes.
         after: Span,
         /// What ends the wait.
         on: WakeOn,
@@ -215,6 +216,20 @@ pub enum WakeOn {
     Time,
     /// A settle of another permit, or a scope that opens: the ledger reports it.
     Event,
+    /// The same, but responses alone cannot end the wait within the ask's `max_wait`: only a permit
+    /// that is returned unsent, or that turns out to have cost less, can.
+    Release,
+}
+
+impl WakeOn {
+    /// Does the ledger report the end of the wait?
+    #[must_use]
+    pub fn is_event(self) -> bool {
+        match self {
+            WakeOn::Event | WakeOn::Release => true,
+            WakeOn::Time => false,
+        }
+    }
 }
 
 /// Which part of an ask blocks it.

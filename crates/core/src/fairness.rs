@@ -372,16 +372,18 @@ pub(crate) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
 pub fn will_wait(ask: &Ask, after: Span, on: WakeOn) -> bool {
     match on {
         WakeOn::Time => ask.max_wait >= after,
-        WakeOn::Event => ask.max_wait > Span::ZERO,
+        WakeOn::Event | WakeOn::Release => ask.max_wait > Span::ZERO,
     }
 }
 
 impl Tally {
     fn add_waiting(&mut self, priority: Priority, cost: u64, after: Span, on: WakeOn) {
         let waits = match on {
-            WakeOn::Event => GRACE,
+            WakeOn::Event | WakeOn::Release => GRACE,
             WakeOn::Time => after + GRACE,
         };
+        // One that only a returned permit can serve in time is signalled, and nothing is saved up for it.
+        let cost = if on == WakeOn::Release { 0 } else { cost };
         let one = WaitingAsk {
             priority,
             cost,
@@ -399,14 +401,16 @@ impl Tally {
 impl WaitingAsk {
     /// Both of them wait: the more urgent one says when, and a signal is wanted if either wants it.
     fn merged_with(self, other: WaitingAsk) -> WaitingAsk {
-        let first = if other.priority > self.priority {
+        let first = if (other.priority, other.cost > 0) > (self.priority, self.cost > 0) {
             other
         } else {
             self
         };
         let on = match (self.on, other.on) {
             (WakeOn::Time, WakeOn::Time) => WakeOn::Time,
-            (WakeOn::Event, _) | (_, WakeOn::Event) => WakeOn::Event,
+            (WakeOn::Event | WakeOn::Release, _) | (_, WakeOn::Event | WakeOn::Release) => {
+                WakeOn::Event
+            }
         };
         WaitingAsk {
             on,
@@ -467,7 +471,7 @@ pub(crate) fn wake_for_room(
     // Without room, those who wait for a signal learn by asking when there will be: all of them,
     // for each will then have a timer.
     let mut woken: Vec<Waiter> = others(waiters, owner)
-        .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on == WakeOn::Event))
+        .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on.is_event()))
         .collect();
     woken.sort_by_key(|waiter| (Reverse(waiter.priority), rank(waiter)));
     let at_most = match usize::try_from(room) {

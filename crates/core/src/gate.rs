@@ -34,6 +34,8 @@ mod tests;
 #[cfg(test)]
 mod order_tests;
 #[cfg(test)]
+mod release_tests;
+#[cfg(test)]
 mod wake_tests;
 #[cfg(test)]
 mod recall_tests;
@@ -238,7 +240,7 @@ impl Gate {
             let blocker = match entry.position.blocker()? {
                 // In FIFO order all wait at the front for what holds the first of them.
                 Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
-                named @ (Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak) => named,
+                other => other.named(),
             };
             let mut terms = entry.ask.terms.iter();
             let counts_concurrent = terms.any(|term| {
@@ -381,7 +383,7 @@ impl Gate {
     }
 
     fn on_change(&mut self, blocker: Blocker) {
-        self.open(blocker);
+        self.open_changed(blocker);
         if self.is_offered_to(blocker) {
             self.missed.blockers.insert(blocker);
         }
@@ -416,7 +418,7 @@ impl Gate {
             if at > now {
                 break;
             }
-            self.open(blocker);
+            self.open_changed(blocker);
         }
     }
 
@@ -466,6 +468,7 @@ impl Gate {
 
     fn resolve(&mut self, id: PermitId, resolution: Resolution) -> Option<Entry> {
         let entry = self.remove(id)?;
+        let resolution = resolution.named();
         self.effects.resolve.push(Resolved {
             ask: entry.ask.clone(),
             seniority: entry.arrival,

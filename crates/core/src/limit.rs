@@ -33,6 +33,7 @@ mod presumed;
 pub use presumed::STRICT_FOR;
 mod cell;
 pub use cell::Cell;
+mod soonest;
 mod view;
 pub use view::CellView;
 mod adopt;

@@ -374,7 +374,7 @@ pub(crate) fn write_waiters(bytes: &mut Vec<u8>, waiters: &[Waiter]) {
             Priority::Normal => 1,
             Priority::High => 2,
         };
-        let on_event = u8::from(waiter.on == WakeOn::Event);
+        let on_event = u8::from(waiter.on.is_event());
         bytes.push(priority | on_event << 2 | u8::from(waiter.is_woken) << 3);
         for amount in [
             u64::from(waiter.owner.0),

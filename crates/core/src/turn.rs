@@ -203,8 +203,12 @@ fn longest_wait(
         }
         let by = BlockedBy::Term(index);
         let is_shared = !term.rule.is_of_one_process();
-        if let Err(wait) = room {
-            consider(is_shared, by, wait);
+        if let Err((after, on)) = room {
+            let hopes = on == WakeOn::Event
+                && ask.max_wait > Span::ZERO
+                && cell.soonest(&term.rule, cost, leave, now) > ask.max_wait;
+            let on = if hopes { WakeOn::Release } else { on };
+            consider(is_shared, by, (after, on));
         } else if let Some(wait) = batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority) {
             consider(is_shared, by, wait);
         } else if batch.is_full(term, cost) {

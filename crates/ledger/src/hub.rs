@@ -187,14 +187,14 @@ impl Hub {
         let mut awaited = None;
         for (ask, verdict) in asks.iter().zip(verdicts) {
             let Verdict::Wait {
-                on: WakeOn::Event,
+                on: on @ (WakeOn::Event | WakeOn::Release),
                 by,
                 after,
             } = verdict
             else {
                 continue;
             };
-            if !will_wait(ask, *after, WakeOn::Event) {
+            if !will_wait(ask, *after, *on) {
                 continue;
             }
             let awaited = awaited.get_or_insert_with(|| self.awaited.lock());

@@ -474,6 +474,7 @@ fn used_up_view(rule: &Rule) -> CellView {
         reset_after: None,
         strictness: Strictness::default(),
         spreads_low: false,
+        low_in: Span::ZERO,
         learned: None,
     }
 }

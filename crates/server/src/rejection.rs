@@ -81,7 +81,7 @@ pub(crate) fn rejection(error: &Error, id: &str, remaining: Remaining) -> Respon
     }
     let wait = error.retry_in();
     let mut rejection = describe(error, id, wait);
-    if error.reason() == Some(Reason::Limit) {
+    if let Some(Reason::Limit | Reason::Spread | Reason::Ahead) = error.reason() {
         rejection.add_remaining(remaining);
     }
     let mut response = json(error.status(), &rejection, wait);
@@ -236,6 +236,8 @@ pub(crate) fn code(error: &Error) -> &'static str {
             Reason::Deadline => "DeadlineExceeded",
             Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => "NotInCache",
             Reason::Limit
+            | Reason::Spread
+            | Reason::Ahead
             | Reason::Cooldown
             | Reason::Concurrency
             | Reason::OffPeak

@@ -48,6 +48,10 @@ impl Blame {
 pub enum Reason {
     /// A limit is used up.
     Limit,
+    /// A limit has room, but urgent calls were made, so those of low priority are spread over it.
+    Spread,
+    /// A limit has room, which is saved for calls that wait already.
+    Ahead,
     /// The provider asked for a pause.
     Cooldown,
     /// The provider, or the path that is called, failed and sleeps.
@@ -88,7 +92,7 @@ impl Reason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Reason::Limit => "limit",
+            Reason::Limit | Reason::Spread | Reason::Ahead => "limit",
             Reason::Cooldown => "cooldown",
             Reason::Sleep | Reason::Paused => "sleep",
             Reason::Degraded => "degraded",

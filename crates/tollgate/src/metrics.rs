@@ -418,7 +418,7 @@ fn priority_index(priority: Priority) -> usize {
 
 fn reason_index(reason: Option<Reason>) -> usize {
     match reason {
-        Some(Reason::Limit) => 0,
+        Some(Reason::Limit | Reason::Spread | Reason::Ahead) => 0,
         Some(Reason::Cooldown) => 1,
         Some(Reason::Sleep | Reason::Paused) => 2,
         Some(Reason::Degraded) => 3,
@@ -451,6 +451,8 @@ mod tests {
     fn a_reason_counts_under_its_own_word() {
         for reason in [
             Reason::Limit,
+            Reason::Spread,
+            Reason::Ahead,
             Reason::Cooldown,
             Reason::Sleep,
             Reason::Paused,

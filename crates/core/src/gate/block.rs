@@ -23,6 +23,8 @@ pub(super) struct Block {
     deadlines: BTreeSet<(Micros, PermitId)>,
     /// A rejection of a waiter in the queue: nobody passes.
     held: Option<Closed>,
+    /// What the least of the waiters that it holds for needs.
+    held_need: u64,
     /// A rejection of a waiter that has left.
     departed: Option<Closed>,
     /// It has room: the ledger only grants some permits at a time, and wants to be asked again.
@@ -40,6 +42,8 @@ pub(super) struct Closed {
     pub(super) level: Priority,
     /// It does not apply to asks that need less.
     pub(super) need: u64,
+    /// It does not apply to asks whose deadline is later.
+    pub(super) deadline: Micros,
 }
 
 impl Closed {
@@ -49,11 +53,12 @@ impl Closed {
             known: on == WakeOn::Time,
             level,
             need,
+            deadline: Micros(u64::MAX),
         }
     }
 
-    pub(super) fn blocks(&self, priority: Priority, need: u64) -> bool {
-        priority <= self.level && need >= self.need
+    pub(super) fn blocks(&self, priority: Priority, need: u64, deadline: Micros) -> bool {
+        priority <= self.level && need >= self.need && deadline <= self.deadline
     }
 
     /// An ask to which it applies is rejected if its deadline is before this.
@@ -73,6 +78,7 @@ impl Block {
             batch,
             deadlines: BTreeSet::new(),
             held: None,
+            held_need: 0,
             departed: None,
             has_room: false,
         }
@@ -98,21 +104,51 @@ impl Block {
     }
 
     /// The rejection that applies to this ask; of two, the one that ends last.
-    pub(super) fn closed_for(&self, priority: Priority, need: u64) -> Option<Closed> {
+    pub(super) fn closed_for(
+        &self,
+        priority: Priority,
+        need: u64,
+        deadline: Micros,
+    ) -> Option<Closed> {
         let rejections = [self.held, self.departed].into_iter().flatten();
         rejections
-            .filter(|closed| closed.blocks(priority, need))
+            .filter(|closed| closed.blocks(priority, need, deadline))
             .max_by_key(|closed| (closed.known, closed.until))
     }
 
     /// Records a rejection of a waiter that stays. With earlier rejections, the earliest end and
     /// the highest priority count.
     pub(super) fn hold(&mut self, closed: Closed) {
+        self.held_need = match self.held {
+            Some(_) => self.held_need.min(closed.need),
+            None => closed.need,
+        };
         let held = self.held.get_or_insert(closed);
         held.until = held.until.min(closed.until);
         held.known &= closed.known;
         held.level = held.level.max(closed.level);
         held.need = 0;
+    }
+
+    /// Records a rejection of a waiter that only a returned permit can serve in time. Whoever needs as
+    /// much and has no more time is in the same position; of two such rejections the one that says
+    /// so of more asks counts.
+    pub(super) fn hold_for_release(&mut self, closed: Closed) {
+        let held = self.held.get_or_insert(closed);
+        held.until = held.until.min(closed.until);
+        held.level = held.level.max(closed.level);
+        if closed.need <= held.need && closed.deadline >= held.deadline {
+            (held.need, held.deadline) = (closed.need, closed.deadline);
+        }
+    }
+
+    /// When an ask that this rejection applies to may come back. One that needs less than those that
+    /// wait need not wait longer than they do.
+    pub(super) fn retry_at(&self, closed: Closed, need: u64) -> Micros {
+        let is_behind = self.held.is_some() && need < self.held_need;
+        let last = self.deadlines.last().map(|(deadline, _)| *deadline);
+        let last = last.filter(|_| is_behind && self.departed.is_none());
+        last.map_or(closed.until, |last| closed.until.min(last))
     }
 
     /// A waiter may have left: the queue stays closed only for the waiters in it.

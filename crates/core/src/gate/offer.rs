@@ -83,7 +83,11 @@ impl Gate {
 
     /// Whether the offer already has as many asks for this blocker as its batch allows.
     fn is_exhausted(&self, blocker: Blocker) -> bool {
-        let used = self.offered_to_blocker.get(&blocker).copied().unwrap_or(0);
+        let used = self
+            .offered_to_blocker
+            .get(&blocker.named())
+            .copied()
+            .unwrap_or(0);
         self.blocks
             .get(&blocker)
             .is_some_and(|block| used >= block.batch)

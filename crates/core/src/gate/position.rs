@@ -53,6 +53,7 @@ impl Gate {
             return Some(Blocker::OffPeak);
         }
         blockers(self.settings.order, &entry.ask)
+            .chain(release_blockers(self.settings.order, &entry.ask))
             .find(|&blocker| self.is_closed_for(entry, blocker))
     }
 
@@ -71,7 +72,8 @@ impl Gate {
 
     fn rejection(&self, entry: &Entry, blocker: Blocker) -> Option<Closed> {
         let block = self.blocks.get(&blocker)?;
-        block.closed_for(entry.ask.priority, need_at(&entry.ask, blocker))
+        let need = need_at(&entry.ask, blocker);
+        block.closed_for(entry.ask.priority, need, entry.deadline)
     }
 
     /// Queues a waiter under a closed blocker, unless the queue is full or the wait is known to be
@@ -104,10 +106,10 @@ impl Gate {
         if let Some(old) = block.wake() {
             self.wakes.remove(&(old, blocker));
         }
-        if waits {
-            block.hold(closed);
-        } else {
-            block.note_departed(closed);
+        match (waits, blocker) {
+            (true, Blocker::Release(_)) => block.hold_for_release(closed),
+            (true, _) => block.hold(closed),
+            (false, _) => block.note_departed(closed),
         }
         if let Some(wake) = block.wake() {
             self.wakes.insert((wake, blocker));
@@ -131,10 +133,14 @@ impl Gate {
     fn resolve_late(&mut self, id: PermitId, blocker: Blocker, closed: Closed, now: Micros) {
         let entry = self.waiting.get(&id);
         let waits = entry.is_some_and(|entry| entry.ask.max_wait > Span::ZERO);
+        let block = self.blocks.get(&blocker);
+        let retry_at = entry.zip(block).map_or(closed.until, |(entry, block)| {
+            block.retry_at(closed, need_at(&entry.ask, blocker))
+        });
         let resolution = if closed.known || !waits {
             Resolution::Rejected {
                 blocker,
-                retry_in: closed.until.since(now),
+                retry_in: retry_at.since(now),
             }
         } else {
             Resolution::TimedOut {
@@ -151,6 +157,14 @@ impl Gate {
             }
             block.open();
             self.drop_if_idle(blocker);
+        }
+    }
+
+    /// Something has come free, or may have: also those ask that only that can serve in time.
+    pub(super) fn open_changed(&mut self, blocker: Blocker) {
+        self.open(blocker);
+        if let Blocker::Cell(cell) = blocker {
+            self.open(Blocker::Release(cell));
         }
     }
 
@@ -189,12 +203,18 @@ impl Gate {
     }
 
     /// The first waiter needs less than the waiter that left, which needed `need`. In FIFO order
-    /// waiters need different things, so the next one may always go.
+    /// waiters need different things, and those that hope for a permit that is returned have different
+    /// deadlines, so the next one may always go.
     pub(super) fn next_may_go(&self, blocker: Blocker, need: u64) -> bool {
         let queue = self.blocks.get(&blocker).map(|block| &block.queue);
         let next = queue.and_then(|queue| queue.best(&self.callers, None));
         next.and_then(|(_, rank)| self.waiting.get(&rank.id))
-            .is_some_and(|entry| blocker == Blocker::Front || need_at(&entry.ask, blocker) < need)
+            .is_some_and(|entry| match blocker {
+                Blocker::Front | Blocker::Release(_) => true,
+                Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak => {
+                    need_at(&entry.ask, blocker) < need
+                }
+            })
     }
 
     pub(super) fn remove(&mut self, id: PermitId) -> Option<Entry> {
@@ -222,12 +242,21 @@ impl Gate {
     /// A rejected waiter has left. If no other waiter is queued, this gate will not ask again, and
     /// the ledger must not reserve capacity for it.
     pub(super) fn note_abandoned(&mut self, blocker: Blocker, ask: &Ask) {
-        let queue = self.blocks.get(&blocker).map(|block| &block.queue);
-        if queue.is_some_and(|queue| !queue.is_empty()) {
+        let is_waited_for = |blocker| {
+            let block: Option<&Block> = self.blocks.get(&blocker);
+            block.is_some_and(|block| !block.queue.is_empty())
+        };
+        let is_waited_for = match blocker.named() {
+            Blocker::Cell(cell) => {
+                is_waited_for(Blocker::Cell(cell)) || is_waited_for(Blocker::Release(cell))
+            }
+            other => is_waited_for(other),
+        };
+        if is_waited_for {
             return;
         }
         let cells: SmallVec<[CellId; 4]> = match blocker {
-            Blocker::Cell(cell) => smallvec![cell],
+            Blocker::Cell(cell) | Blocker::Release(cell) => smallvec![cell],
             Blocker::Front => ask.terms.iter().map(|term| term.cell).collect(),
             Blocker::Scope(_) | Blocker::OffPeak => return,
         };
@@ -276,7 +305,7 @@ impl Gate {
             match blocker.filter(|_| holds) {
                 // The front of a FIFO queue waits for a limit, which is known already.
                 Some(Blocker::Front) => entry.waited_for = entry.waited_for.or(position.blocker()),
-                Some(blocker) => entry.waited_for = Some(blocker),
+                Some(blocker) => entry.waited_for = Some(blocker.named()),
                 None => {}
             }
         }
@@ -325,6 +354,12 @@ pub(super) fn blockers(order: Order, ask: &Ask) -> impl Iterator<Item = Blocker>
     front.into_iter().chain(scopes).chain(cells)
 }
 
+/// Where an ask waits that only a returned permit can serve in time.
+fn release_blockers(order: Order, ask: &Ask) -> impl Iterator<Item = Blocker> {
+    let terms = ask.terms.iter().filter(move |_| order == Order::Priority);
+    terms.map(|term| Blocker::Release(term.cell))
+}
+
 pub(super) fn needs(order: Order, ask: &Ask, blocker: Blocker) -> bool {
     blockers(order, ask).any(|asked| asked == blocker)
 }
@@ -333,7 +368,7 @@ pub(super) fn needs(order: Order, ask: &Ask, blocker: Blocker) -> bool {
 /// of a scope.
 pub(super) fn need_at(ask: &Ask, blocker: Blocker) -> u64 {
     match blocker {
-        Blocker::Cell(cell) => {
+        Blocker::Cell(cell) | Blocker::Release(cell) => {
             let terms = ask.terms.iter().filter(|term| term.cell == cell);
             let needs = terms.map(|term| term.cost.saturating_add(term.reserve_for(ask.priority)));
             needs.max().unwrap_or(0)

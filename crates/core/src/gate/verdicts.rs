@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::ask::{Ask, BlockedBy, Marks, Outcome, PermitId, Priority, Settle, Verdict, WakeOn};
+use crate::ask::{
+    Ask, BlockedBy, CellId, Marks, Outcome, PermitId, Priority, Settle, Verdict, WakeOn,
+};
 use crate::gate::block::{Block, Closed};
 use crate::gate::position::need_at;
 use crate::gate::{BATCH_MAX, Blocker, Gate, MissedEvents, Order, Position, Resolution};
@@ -115,14 +117,14 @@ impl Gate {
             (Order::Fifo | Order::Priority, named) => named,
         };
         let need = need_at(ask, blocker);
+        let first = firsts.get(&blocker).copied();
         let level = match order {
             Order::Priority => ask.priority,
             Order::Fifo => Priority::High,
         };
-        let closed = Closed::new(now + wait.after, wait.on, level, need);
+        let mut closed = Closed::new(now + wait.after, wait.on, level, need);
         // Asks behind the first one were rejected because of it. If it left, that applies only to
         // asks that need at least as much.
-        let first = firsts.get(&blocker).copied();
         let bound = first
             .is_none_or(|first| first.waits || (order == Order::Priority && need >= first.need));
         let entry = self.waiting.get(&ask.id);
@@ -131,6 +133,18 @@ impl Gate {
             entry.is_some_and(|entry| !bound || entry.deadline >= closed.reject_before(now));
         let has_room = self.has_room_for(ask.id);
         let waits = may_wait && has_room;
+        if let (Some(cell), Some(entry)) = (released_cell(order, named, wait.on), entry)
+            && waits
+            && first.is_none_or(|first| need >= first.need)
+        {
+            // It holds nothing back: what there is may be used up to its deadline by those who need less.
+            closed.deadline = entry.deadline;
+            let first = FirstRejection { need, waits: false };
+            firsts.entry(blocker).or_insert(first);
+            self.link(ask.id, Position::Queued(Blocker::Release(cell)));
+            self.take_place(ask.id);
+            return self.close(Blocker::Release(cell), closed, true, now);
+        }
         firsts
             .entry(blocker)
             .or_insert(FirstRejection { need, waits });
@@ -145,7 +159,12 @@ impl Gate {
         } else if may_wait {
             self.resolve(ask.id, Resolution::Full);
         } else {
-            let retry_in = wait.after;
+            let block = self
+                .blocks
+                .get(&blocker)
+                .filter(|_| !bound || first.is_some());
+            let retry_at = block.map_or(closed.until, |block| block.retry_at(closed, need));
+            let retry_in = retry_at.since(now);
             self.resolve(ask.id, Resolution::Rejected { blocker, retry_in });
         }
         // A rejection of a waiter that leaves is recorded only if the waiter was rejected for its
@@ -219,7 +238,7 @@ impl Gate {
             self.open_all();
         }
         for blocker in blockers {
-            self.open(blocker);
+            self.open_changed(blocker);
         }
         for (&blocker, first) in firsts.iter().filter(|(_, first)| !first.waits) {
             if self.next_may_go(blocker, first.need) {
@@ -242,6 +261,14 @@ impl Gate {
             }
             false
         });
+    }
+}
+
+/// The limit of an ask that only a returned permit can serve in time. In FIFO order nobody may pass it.
+fn released_cell(order: Order, named: Blocker, on: WakeOn) -> Option<CellId> {
+    match (order, named, on) {
+        (Order::Priority, Blocker::Cell(cell), WakeOn::Release) => Some(cell),
+        _ => None,
     }
 }
 

@@ -134,6 +134,22 @@ pub enum Resolution {
     Recalled,
 }
 
+impl Resolution {
+    /// As others know it.
+    pub(super) fn named(self) -> Resolution {
+        match self {
+            Resolution::Rejected { blocker, retry_in } => Resolution::Rejected {
+                blocker: blocker.named(),
+                retry_in,
+            },
+            Resolution::TimedOut { blocker } => Resolution::TimedOut {
+                blocker: blocker.map(Blocker::named),
+            },
+            other => other,
+        }
+    }
+}
+
 /// What blocks a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocker {
@@ -145,4 +161,17 @@ pub enum Blocker {
     OffPeak,
     /// The first waiter, in [`Order::Fifo`].
     Front,
+    /// A limit, for waiters that it has no time for unless a permit is returned. Only inside the
+    /// gate: everybody else reads it as [`Blocker::Cell`].
+    Release(CellId),
+}
+
+impl Blocker {
+    /// As others know it.
+    pub(super) fn named(self) -> Blocker {
+        match self {
+            Blocker::Release(cell) => Blocker::Cell(cell),
+            Blocker::Cell(_) | Blocker::Scope(_) | Blocker::OffPeak | Blocker::Front => self,
+        }
+    }
 }

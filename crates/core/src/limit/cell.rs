@@ -159,7 +159,9 @@ impl Cell {
         });
         if let Err(wait) = verdict {
             self.pending_wake = match (wait.on, self.pending_wake) {
-                (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
+                (WakeOn::Event | WakeOn::Release, _) | (_, PendingWake::Event) => {
+                    PendingWake::Event
+                }
                 (WakeOn::Time, PendingWake::No | PendingWake::Time) => PendingWake::Time,
             };
         }
@@ -428,7 +430,7 @@ impl Cell {
     }
 
     /// The most that can be taken at once: the current N, or the depth of a bucket.
-    fn max_cost(&self, rule: &Rule, now: Micros) -> u64 {
+    pub(super) fn max_cost(&self, rule: &Rule, now: Micros) -> u64 {
         let limit = self.shared_limit(rule, now);
         let most = if limit < rule.limit() {
             rule.max_cost().min(limit)

@@ -181,7 +181,7 @@ impl Cell {
     /// A waiter outside this table must learn when this cell becomes free.
     pub fn note_waiter(&mut self, on: WakeOn) {
         self.pending_wake = match (on, self.pending_wake) {
-            (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
+            (WakeOn::Event | WakeOn::Release, _) | (_, PendingWake::Event) => PendingWake::Event,
             (WakeOn::Time, PendingWake::No | PendingWake::Time) => PendingWake::Time,
         };
     }

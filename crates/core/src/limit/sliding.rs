@@ -188,20 +188,26 @@ impl Log {
     /// even pace that never runs out of slots until the last held one frees, so an urgent call
     /// finds a free slot. All slots are still used. Without urgent calls nothing is delayed.
     fn low_pace(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
-        let Some(urgent_until) = self.urgent_until(rule, now) else {
-            return Ok(());
-        };
-        if want.priority != Priority::Low || self.last_grant == Micros(0) {
+        if want.priority != Priority::Low {
             return Ok(());
         }
-        let due = self.low_due(rule, want.room - self.holds.held());
-        if now >= due {
-            return Ok(());
+        match self.low_in(rule, want.room - self.holds.held(), now) {
+            Span::ZERO => Ok(()),
+            after => Err(CellWait {
+                after,
+                on: WakeOn::Time,
+            }),
         }
-        Err(CellWait {
-            after: due.min(urgent_until).since(now),
-            on: WakeOn::Time,
-        })
+    }
+
+    /// How long until low priority may go, with so much free.
+    pub(crate) fn low_in(&self, rule: &Rule, free: u64, now: Micros) -> Span {
+        match self.urgent_until(rule, now) {
+            Some(until) if self.last_grant != Micros(0) => {
+                self.low_due(rule, free).min(until).since(now)
+            }
+            Some(_) | None => Span::ZERO,
+        }
     }
 
     /// Does low priority go at an even pace now?

@@ -31,6 +31,8 @@ pub struct CellView {
     pub strictness: Strictness,
     /// Urgent calls were seen within a window: low priority goes at an even pace, also while there is room.
     pub spreads_low: bool,
+    /// How long until low priority may go at that pace; zero: now.
+    pub low_in: Span,
     /// What responses have stated, where the limit is learned from them.
     pub learned: Option<LearnedView>,
 }
@@ -57,6 +59,10 @@ impl Cell {
             reset_after,
             strictness,
             spreads_low: matches!(&cell.state, CellState::Log(log) if log.spreads_low(rule, now.lo)),
+            low_in: match &cell.state {
+                CellState::Log(log) => log.low_in(rule, remaining, now.lo),
+                _ => Span::ZERO,
+            },
             learned: cell.learned.map(|known| known.view(now.lo)),
         }
     }

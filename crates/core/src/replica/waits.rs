@@ -52,7 +52,7 @@ impl DecisionContext<'_> {
             }
             let needed = match on {
                 WakeOn::Time => (*after).min(NOTE_MAX),
-                WakeOn::Event => NOTE_RENEW_BELOW,
+                WakeOn::Event | WakeOn::Release => NOTE_RENEW_BELOW,
             };
             let own = self
                 .own_waiter(rows, id)

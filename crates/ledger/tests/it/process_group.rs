@@ -323,6 +323,7 @@ impl WireMessage for CellView {
             // No behaviour reads these.
             strictness: Strictness::default(),
             spreads_low: false,
+            low_in: Span::ZERO,
             learned: None,
         }
     }

@@ -139,11 +139,26 @@ fn measured(span: Span) -> String {
     }
 }
 
+fn limit_of(limit: Option<&str>, provider: &str) -> String {
+    match limit {
+        Some(limit) => format!("the limit {limit}"),
+        None => format!("a limit of {provider}"),
+    }
+}
+
 /// Why a call waits or is rejected.
 fn cause(reason: Reason, limit: Option<&str>, provider: &str) -> String {
     match (reason, limit) {
         (Reason::Limit, Some(limit)) => format!("the limit {limit} was used up"),
         (Reason::Limit, None) => format!("a limit of {provider} was used up"),
+        (Reason::Spread, limit) => format!(
+            "urgent calls were made, so calls of low priority were spread over {}",
+            limit_of(limit, provider)
+        ),
+        (Reason::Ahead, limit) => format!(
+            "what remained of {} was saved for calls that waited",
+            limit_of(limit, provider)
+        ),
         (Reason::Cooldown, _) => {
             format!("{provider} had sent a 429, and calls went as it accepts them")
         }

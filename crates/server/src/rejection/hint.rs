@@ -170,7 +170,10 @@ fn for_missing_upstream(tenants: Option<&str>) -> String {
 
 fn for_reason(reason: Reason) -> &'static str {
     match reason {
-        Reason::Limit => {
+        Reason::Spread => {
+            "retry after retryIn milliseconds, or send a higher X-Tollgate-Priority if this caller may"
+        }
+        Reason::Limit | Reason::Ahead => {
             "retry after retryIn milliseconds, or send a longer X-Tollgate-Timeout to wait in the queue"
         }
         Reason::Cooldown => "the provider asked for a pause; retry after retryIn milliseconds",

@@ -182,6 +182,8 @@ async fn response(
 fn denial(error: &Error) -> Option<Reason> {
     error.reason().filter(|reason| match reason {
         Reason::Limit
+        | Reason::Spread
+        | Reason::Ahead
         | Reason::Cooldown
         | Reason::Concurrency
         | Reason::OffPeak

@@ -43,6 +43,7 @@ mod costs;
 mod flights;
 mod admin;
 mod decisions;
+mod capacity;
 mod decision_mistakes;
 mod forward_auth;
 mod grpc;

@@ -169,6 +169,8 @@ impl Error {
                 | Reason::CacheOnly
                 | Reason::CacheRequested => StatusCode::GATEWAY_TIMEOUT,
                 Reason::Limit
+                | Reason::Spread
+                | Reason::Ahead
                 | Reason::Cooldown
                 | Reason::Concurrency
                 | Reason::OffPeak

@@ -80,6 +80,16 @@ fn blocked_by(reason: Reason, limit: Option<&str>) -> String {
             let limit = limit_words(limit);
             return format!("{limit} has too little remaining for this call");
         }
+        Reason::Spread => {
+            let limit = limit_words(limit);
+            return format!(
+                "{limit} has room, but urgent calls were made, so calls of low priority are spread over it"
+            );
+        }
+        Reason::Ahead => {
+            let limit = limit_words(limit);
+            return format!("what remains of {limit} is saved for calls that wait already");
+        }
         Reason::Concurrency if limit == Some(CONNECTIONS) => {
             "all connections to the provider are in use (`connections`)"
         }
@@ -154,6 +164,8 @@ pub(super) fn no_permit(
             return format!("{scope} is closed {until}: {why}");
         }
         Reason::Limit
+        | Reason::Spread
+        | Reason::Ahead
         | Reason::Concurrency
         | Reason::OffPeak
         | Reason::Degraded

@@ -1,12 +1,14 @@
 //! Capacity: would a call get a permit now? The same check as `decide::acquire`, without taking
 //! anything.
 //!
-//! Promises: a provider with room is only looked at. Where there is none, the ask is made and
+//! Promises: a provider with room is only looked at. Where there is none, or calls wait that go first, the ask is made and
 //! rejected, which counts nothing and tells the exact time; should it be granted because something
 //! came free meanwhile, the permit is returned unused.
 //!
 //! Never: waits, emits a decision, or takes a permit that stays counted.
 
+use tollgate_core::ask::Priority;
+use tollgate_core::gate::Order;
 use tollgate_core::health::HealthState;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
@@ -52,8 +54,9 @@ pub async fn capacity(
     let provider = subject.provider.clone();
     provider.health.sync_once().await;
     let key = decide::own_key(&subject);
-    let (remaining, is_open) = peek(&subject, key.as_deref()).await;
+    let (remaining, is_open, is_spread) = peek(&subject, key.as_deref()).await;
     let has_room = is_open && remaining.is_none_or(|remaining| remaining > 0);
+    let has_room = has_room && !is_spread && !is_behind(&subject);
     let denied = if has_room {
         None
     } else {
@@ -73,9 +76,20 @@ pub async fn capacity(
     })
 }
 
-/// How many such calls all limits together allow, and whether nothing closes the provider. A store
-/// that is lost counts as closed: `on_store_loss` decides.
-async fn peek(subject: &Subject, key: Option<&str>) -> (Option<u64>, bool) {
+/// Do calls wait that may go before this one?
+fn is_behind(subject: &Subject) -> bool {
+    let (provider, priority) = (&subject.provider, subject.demand().priority);
+    let levels = [Priority::High, Priority::Normal, Priority::Low];
+    let is_fifo = provider.permits.order() == Order::Fifo;
+    let mut before = levels
+        .into_iter()
+        .filter(|level| is_fifo || *level >= priority);
+    before.any(|level| provider.waiting_at(level) > 0)
+}
+
+/// How many such calls all limits together allow, whether nothing closes the provider, and whether it is not
+/// the time of calls of this priority. A store that is lost counts as closed: `on_store_loss` decides.
+async fn peek(subject: &Subject, key: Option<&str>) -> (Option<u64>, bool, bool) {
     let provider = &subject.provider;
     let (policy, health) = (provider.policy(), provider.health.view(subject.path));
     let order = (0, provider.permits.edition());
@@ -92,8 +106,14 @@ async fn peek(subject: &Subject, key: Option<&str>) -> (Option<u64>, bool) {
             .saturating_sub(term.reserve_for(request.priority));
         free / term.cost.max(1)
     });
+    // Low priority may be spread over what is free. With a reserve it has less room than the view counts with.
+    let is_spread =
+        request.priority == Priority::Low
+            && request.terms.iter().zip(&reply.cells).any(|(term, view)| {
+                view.low_in > Span::ZERO || (view.spreads_low && term.reserve > 0)
+            });
     let is_open = |view: &ScopeView| matches!(view, ScopeView::Open);
     let is_lost = provider.ledger.loss().is_some();
     let is_free = policy.zero_limit.is_none() && !is_lost && reply.scopes.iter().all(is_open);
-    (calls.min(), is_free)
+    (calls.min(), is_free, is_spread)
 }

@@ -215,10 +215,16 @@ pub(super) async fn decide(
         let permit = match result {
             Ok(permit) => permit,
             Err(denied) => {
-                let exhausted = requested.exhausted_limit(subject, &policy, denied);
+                let of = (key, priority);
+                let exhausted = requested.exhausted_limit(subject, &policy, of, denied);
                 let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
-                let error = requested.to_error(subject, &policy, denied, loss);
+                let mut error = requested.to_error(subject, &policy, denied, loss);
+                if let (Error::NoPermit { reason, .. }, Some(exhausted)) = (&mut error, exhausted)
+                    && *reason == Reason::Limit
+                {
+                    *reason = exhausted.reason;
+                }
                 let error = Box::pin(with_time(subject, key, error)).await;
                 return Err(Box::pin(behind_the_queue(subject, error)).await);
             }
@@ -270,6 +276,7 @@ async fn behind_the_queue(subject: &Subject, mut error: Error) -> Error {
         Error::NoPermit {
             reason:
                 Reason::Limit
+                | Reason::Ahead
                 | Reason::QueueFull
                 | Reason::Cooldown
                 | Reason::Concurrency

@@ -13,6 +13,7 @@ use tollgate_core::ask::{CostUnit, Marks, Priority};
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::{Span, Wall};
 
+use crate::error::Reason;
 use crate::providers::CompiledPolicy;
 
 /// The limits of one decision. Empty where limits decided nothing.
@@ -48,6 +49,8 @@ pub(crate) struct ExhaustedLimit {
     pub(crate) retry_in: Span,
     /// What remains of it: too little for this call, but not always nothing.
     pub(crate) remaining: u64,
+    /// Whether that is really too little.
+    pub(crate) reason: Reason,
 }
 
 /// One limit at the time of a decision.
@@ -236,6 +239,7 @@ mod tests {
             index: 1,
             retry_in: Span::from_secs(7),
             remaining: 3,
+            reason: Reason::Limit,
         });
         let rates = Rates::rejected(&policy, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::ask::{
-    CellId, Evidence, NeverReason as Never, ScopeId, Scopes, Settle, Term, Terms,
+    CellId, Evidence, NeverReason as Never, Priority, ScopeId, Scopes, Settle, Term, Terms,
 };
 use tollgate_core::gate::Blocker;
 use tollgate_core::health::OperatorHold;
@@ -286,7 +286,7 @@ impl RequestedLimits {
         blocker: Blocker,
     ) -> (Reason, Option<String>) {
         let reason = match blocker {
-            Blocker::Cell(cell) => {
+            Blocker::Cell(cell) | Blocker::Release(cell) => {
                 let index = self.terms.iter().position(|term| term.0 == cell);
                 return self.term_name(policy, index);
             }
@@ -330,6 +330,7 @@ impl RequestedLimits {
         &self,
         subject: &Subject,
         policy: &CompiledPolicy,
+        (key, priority): (Option<&str>, Priority),
         denied: Denied,
     ) -> Option<ExhaustedLimit> {
         let Denied::Rejected {
@@ -343,22 +344,38 @@ impl RequestedLimits {
         let (_, TermKind::Limit(limit)) = self.terms.get(index)? else {
             return None;
         };
-        // A call that costs one finds nothing left; a costly one may find some.
         let limit = policy.limits.get(*limit)?;
-        let remaining = if limit.counts_calls() {
-            0
-        } else {
-            let query = PeekQuery {
-                cells: vec![(cell, limit.rule.clone())],
-                ..PeekQuery::default()
-            };
-            let seen = subject.provider.ledger.peek_or_closed(query).await;
-            seen.cells.first().map_or(0, |view| view.remaining)
-        };
-        Some(ExhaustedLimit {
+        let term = limit.term(&subject.attributes(key))?;
+        let is_behind = subject.provider.waiting() > 0;
+        let exhausted = ExhaustedLimit {
             index,
             retry_in,
-            remaining,
+            remaining: 0,
+            reason: limit.reason(),
+        };
+        // A call that costs one, that nobody is before and that is not spread, finds nothing.
+        if limit.counts_calls() && term.cost <= 1 && priority > Priority::Low && !is_behind {
+            return Some(exhausted);
+        }
+        let query = PeekQuery {
+            cells: vec![(cell, limit.rule.clone())],
+            ..PeekQuery::default()
+        };
+        let seen = subject.provider.ledger.peek_or_closed(query).await;
+        let seen = seen.cells.first()?;
+        let usable = seen.remaining.saturating_sub(term.reserve_for(priority));
+        let has_room = exhausted.reason == Reason::Limit && usable >= term.cost;
+        Some(ExhaustedLimit {
+            remaining: match limit.counts_calls() {
+                true => usable,
+                false => seen.remaining,
+            },
+            reason: match exhausted.reason {
+                _ if has_room && priority == Priority::Low && seen.spreads_low => Reason::Spread,
+                _ if has_room && is_behind => Reason::Ahead,
+                reason => reason,
+            },
+            ..exhausted
         })
     }
 

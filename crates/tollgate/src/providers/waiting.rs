@@ -101,7 +101,9 @@ impl ActiveProvider {
             Some((Blocker::Scope(_), _)) => Reason::Cooldown.as_str(),
             Some((Blocker::Cell(_), true)) => Reason::Concurrency.as_str(),
             Some((Blocker::OffPeak, _)) => Reason::OffPeak.as_str(),
-            Some((Blocker::Cell(_) | Blocker::Front, _)) => Reason::Limit.as_str(),
+            Some((Blocker::Cell(_) | Blocker::Front | Blocker::Release(_), _)) => {
+                Reason::Limit.as_str()
+            }
             None => "store",
         }
     }
