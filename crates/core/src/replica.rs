@@ -42,6 +42,8 @@ mod peek;
 #[cfg(test)]
 mod known_tests;
 #[cfg(test)]
+mod promotion_tests;
+#[cfg(test)]
 mod tests;
 
 pub use clock::Stamp;
@@ -124,6 +126,9 @@ pub struct Replica {
     clock: StoreClock,
     clock_readings: ClockReadings,
     epoch: Option<Epoch>,
+    /// The epoch has changed since the first reply: what others used before may be lost, also if this
+    /// node has not seen it.
+    saw_promotion: bool,
     rows: KnownRows,
     queue: Queue,
     dead: Vec<OwnerId>,
@@ -162,6 +167,7 @@ impl Replica {
             clock: StoreClock::new(),
             clock_readings: ClockReadings::default(),
             epoch: None,
+            saw_promotion: false,
             rows: KnownRows::default(),
             queue: Queue::default(),
             dead: Vec::new(),
@@ -375,6 +381,7 @@ impl Replica {
             round_trip: self.clock.round_trip(),
             shortest_round_trip: shortest,
             epoch,
+            saw_promotion: self.saw_promotion,
             batch: self.batches + 1,
             local: now,
             is_unclear,

@@ -163,9 +163,14 @@ impl DecisionContext<'_> {
             }
             None => (ProviderRow::default(), true),
         };
+        let is_of_before = match stored {
+            Some(_) => row.meta.epoch != self.epoch.0,
+            // It never reached this server. Who had no reply before cannot know.
+            None => self.saw_promotion,
+        };
         if self.is_wiped(stored) && !keeps {
             (row.loss, row.losses, must_write) = (everything, row.losses + 1, true);
-        } else if stored.is_some() && row.meta.epoch != self.epoch.0 && !keeps {
+        } else if is_of_before && !keeps {
             (row.loss.at, must_write) = (lost_at, true);
         }
         if row.incarnation.is_none() {

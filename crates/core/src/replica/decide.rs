@@ -38,6 +38,8 @@ pub(super) struct DecisionContext<'a> {
     pub(super) round_trip: Span,
     pub(super) shortest_round_trip: Span,
     pub(super) epoch: Epoch,
+    /// This node had a reply in an earlier epoch.
+    pub(super) saw_promotion: bool,
     pub(super) batch: u64,
     pub(super) local: Micros,
     /// It is open what became of an earlier request.

@@ -33,6 +33,7 @@ impl Replica {
         if self.epoch != Some(reply.epoch) && !self.settings.durable {
             self.rows.clear();
         }
+        self.saw_promotion |= self.epoch.is_some_and(|epoch| epoch != reply.epoch);
         self.epoch = Some(reply.epoch);
         // A request that arrives twice is turned away the second time, and only that reply may come.
         let is_stored = self.stored_batch(&reply.outcome) == Some(sent.batch);

@@ -14,13 +14,14 @@ const MS: u64 = 1_000;
 
 /// A store without faults; the test sets its clock.
 #[derive(Default)]
-struct TestStore {
-    rows: BTreeMap<RowKey, StoredRow>,
+pub(super) struct TestStore {
+    pub(super) rows: BTreeMap<RowKey, StoredRow>,
+    pub(super) promotions: u64,
     requests: usize,
 }
 
 impl TestStore {
-    fn handle(&mut self, request: &Request, at: Micros) -> Reply {
+    pub(super) fn handle(&mut self, request: &Request, at: Micros) -> Reply {
         self.requests += 1;
         let version = |id: &RowKey| self.rows.get(id).map(|row| row.version);
         let agrees = request
@@ -30,7 +31,9 @@ impl TestStore {
         let is_in_time = request
             .time
             .is_none_or(|(from, to)| (from..=to).contains(&at));
-        let outcome = if agrees && is_in_time && !request.replace.is_empty() {
+        let epoch = Epoch(1 + self.promotions);
+        let is_in_epoch = request.epoch.is_none_or(|expected| expected == epoch);
+        let outcome = if agrees && is_in_time && is_in_epoch && !request.replace.is_empty() {
             self.rows.extend(request.replace.iter().cloned());
             ReplyOutcome::Replaced
         } else {
@@ -41,7 +44,7 @@ impl TestStore {
         Reply {
             batch: request.batch,
             stored_at: at,
-            epoch: Epoch(1),
+            epoch,
             outcome,
             waiting: Vec::new(),
         }
@@ -53,7 +56,7 @@ impl TestStore {
     }
 }
 
-fn settings(owner: u32) -> ReplicaSettings {
+pub(super) fn settings(owner: u32) -> ReplicaSettings {
     ReplicaSettings {
         owner: OwnerId(owner),
         process: 99,
@@ -63,13 +66,13 @@ fn settings(owner: u32) -> ReplicaSettings {
     }
 }
 
-fn poll(replica: &mut Replica, at: Micros) -> ReplicaActions {
+pub(super) fn poll(replica: &mut Replica, at: Micros) -> ReplicaActions {
     let wall = Wall(at.0);
     replica.poll(Now { at, wall })
 }
 
 /// Exchanges messages, each after a millisecond, until there is nothing to do.
-fn run(replica: &mut Replica, store: &mut TestStore, now: &mut Micros) -> Vec<Verdict> {
+pub(super) fn run(replica: &mut Replica, store: &mut TestStore, now: &mut Micros) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for _ in 0..10_000 {
         let actions = poll(replica, *now);
@@ -88,7 +91,7 @@ fn run(replica: &mut Replica, store: &mut TestStore, now: &mut Micros) -> Vec<Ve
     panic!("it does not come to an end");
 }
 
-fn ask(seq: u64, cells: &[u128], rule: &Arc<Rule>) -> Ask {
+pub(super) fn ask(seq: u64, cells: &[u128], rule: &Arc<Rule>) -> Ask {
     let term = |cell: &u128| Term {
         cell: CellId(*cell),
         rule: rule.clone(),

@@ -16,7 +16,7 @@ use tollgate_ledger::Ledger;
 use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
-use crate::load::{LIMIT, Load, UsedLimit};
+use crate::load::{LIMIT, Load, UsedLimit, use_before};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 use crate::rules_on_servers::{open_at, pause};
@@ -105,6 +105,7 @@ async fn a_redis_under_random_faults_keeps_the_limit() {
         let proxy = FaultProxy::start(address, 1).await.unwrap();
         let far = format!("redis://{}", proxy.address());
         let ledgers = [redis.server.url(), redis.server.url(), far].map(|url| redis.open_at(&url));
+        use_before(&ledgers).await;
         let load = Load::of(USED, &ledgers);
         for _ in 0..FAULTS {
             calls_before_the_fault(&load, &mut dice).await;
@@ -172,6 +173,7 @@ async fn a_postgres_under_random_faults_keeps_the_limit() {
         let near = url(server.address());
         let ledgers: [Ledger; 3] =
             [&near, &near, &url(proxy.address())].map(|url| open_at(url, Rules::default()));
+        use_before(&ledgers).await;
         let load = Load::of(USED, &ledgers);
         for _ in 0..FAULTS {
             calls_before_the_fault(&load, &mut dice).await;

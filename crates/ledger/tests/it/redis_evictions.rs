@@ -7,7 +7,7 @@ use tollgate_ledger::Ledger;
 use tollgate_sim::test_servers::RedisServer;
 
 use crate::backend::Backend;
-use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, use_up_quota};
+use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, use_before, use_up_quota};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 
@@ -44,6 +44,7 @@ async fn a_server_that_evicts_for_a_moment_keeps_the_limit() {
     for policy in POLICIES {
         let redis = Redis::start();
         let ledgers: Vec<Ledger> = (0..3).map(|_| redis.ledger()).collect();
+        use_before(&ledgers).await;
         let load = Load::of(OUTLASTS_FAULTS, &ledgers);
         load.more(LIMIT).await;
         evict(&redis.server, policy).await;

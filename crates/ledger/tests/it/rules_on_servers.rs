@@ -17,7 +17,7 @@ use tollgate_sim::fault_proxy::{FaultProxy, Flow};
 use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
 use crate::backend::{Owner, Permit, arrived, sliding, term};
-use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, UsedLimit};
+use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, UsedLimit, use_before};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 
@@ -70,6 +70,7 @@ async fn without_closing_a_killed_redis_grants_a_window_twice() {
     is_needed(nothing_closes_after_a_promotion(), async |rules, limit| {
         let mut redis = Redis::on(RedisServer::start(&[]), rules);
         let ledgers: Vec<Ledger> = (0..3).map(|_| redis.open_at(&redis.server.url())).collect();
+        use_before(&ledgers).await;
         most_around(limit, &ledgers, async |load| {
             load.more(LIMIT - 1).await;
             redis.server.kill();
@@ -118,6 +119,10 @@ async fn without_closing_a_replica_that_is_behind_grants_a_window_twice() {
     is_needed(nothing_closes_after_a_promotion(), async |rules, limit| {
         let (mut redis, mut replica, proxy) = with_lagging_replica(rules).await;
         let ledgers: Vec<Ledger> = (0..3).map(|_| redis.open_at(&redis.server.url())).collect();
+        use_before(&ledgers).await;
+        while offset(&redis.server) != offset(&replica) {
+            pause(Duration::from_millis(20)).await;
+        }
         most_around(limit, &ledgers, async |load| {
             proxy.update(|faults| faults.down.flow = Flow::Drop);
             load.more(LIMIT - 1).await;
@@ -136,9 +141,8 @@ async fn without_closing_a_standby_that_is_behind_grants_a_window_twice() {
         let standby = server.standby_through(proxy.address());
         wait_until_followed(&server).await;
         let ledgers = [0; 3].map(|_| open_either(&server, &standby, rules));
-        // A standby that is behind has the provider's rows; one that has nothing at all is another fault.
-        let (mut owner, other) = (Owner::of(&ledgers[0]), sliding(1, Span::from_secs(10)));
-        owner.take(smallvec![term("other", &other)]).await.unwrap();
+        use_before(&ledgers).await;
+        // What it is behind with is what comes last.
         wait_until_followed(&server).await;
         most_around(limit, &ledgers, async |load| {
             proxy.update(|faults| faults.down.flow = Flow::Drop);

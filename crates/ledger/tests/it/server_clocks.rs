@@ -5,7 +5,7 @@ use tollgate_core::replica::Rules;
 use tollgate_ledger::Ledger;
 use tollgate_sim::test_servers::{PostgresServer, RedisServer};
 
-use crate::load::{LIMIT, Load, OUTLASTS_FAULTS};
+use crate::load::{LIMIT, Load, OUTLASTS_FAULTS, use_before};
 use crate::redis_faults::send;
 use crate::redis_server::Redis;
 use crate::rules_on_servers::{open_at, some_window_is_exceeded};
@@ -80,6 +80,7 @@ async fn a_replica_on_another_clock_takes_over(clock: &str) {
     send(&replica, &format!("REPLICAOF 127.0.0.1 {port}"));
     while redis.server.command(&["WAIT", "1", "1000"]).unwrap() != ":1\r\n" {}
     let ledgers: Vec<Ledger> = (0..3).map(|_| redis.open_at(&redis.server.url())).collect();
+    use_before(&ledgers).await;
     let load = Load::of(OUTLASTS_FAULTS, &ledgers);
     load.more(LIMIT).await;
     redis.server.kill();
