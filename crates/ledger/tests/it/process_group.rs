@@ -245,6 +245,7 @@ impl WireMessage for Vec<Verdict> {
                     let on = match on {
                         WakeOn::Time => "time",
                         WakeOn::Event => "event",
+                        WakeOn::Release => "release",
                     };
                     let (by, index) = match by {
                         BlockedBy::Term(index) => ("term", index),
@@ -287,6 +288,7 @@ fn read_verdict<'a>(words: &mut impl Iterator<Item = &'a str>) -> Verdict {
             after: read_span(words).unwrap(),
             on: match words.next() {
                 Some("time") => WakeOn::Time,
+                "release" => WakeOn::Release,
                 _ => WakeOn::Event,
             },
             by: match words.next() {
