@@ -288,7 +288,7 @@ fn read_verdict<'a>(words: &mut impl Iterator<Item = &'a str>) -> Verdict {
             after: read_span(words).unwrap(),
             on: match words.next() {
                 Some("time") => WakeOn::Time,
-                "release" => WakeOn::Release,
+                Some("release") => WakeOn::Release,
                 _ => WakeOn::Event,
             },
             by: match words.next() {
