@@ -151,13 +151,13 @@ impl Rejection<'_> {
         let Some((remaining, limit, unit)) = remaining else {
             return;
         };
-        self.remaining = Some(remaining);
         let unit = match unit {
             CostUnit::Calls => return,
             CostUnit::Tokens => "tokens",
             CostUnit::Points => "points",
             CostUnit::Bytes => "bytes",
         };
+        self.remaining = Some(remaining);
         let note = format!("; {remaining} of {limit} {unit} remain");
         self.message.push_str(&note);
     }

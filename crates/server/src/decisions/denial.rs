@@ -97,10 +97,11 @@ pub(super) async fn denied(
     is_costly: bool,
 ) -> Result<Acquired, DecisionError> {
     let hint = hint(&error);
+    let has_room = matches!(error.reason(), Some(Reason::Spread | Reason::Ahead));
     let denial = of(registry, error)?;
     let remaining = match &denial.limit {
         None => None,
-        Some(limit) if is_costly => remaining(registry, &denial, &limit.name).await,
+        Some(limit) if is_costly || has_room => remaining(registry, &denial, &limit.name).await,
         Some(_) => Some(0),
     };
     Ok(Acquired {
@@ -116,7 +117,7 @@ pub(super) async fn denied(
     })
 }
 
-/// What is left of the limit that denied a costly call.
+/// What remains of the limit that denied a call for which it has room, or a costly one.
 async fn remaining(registry: &ProviderRegistry, denial: &Denial, limit: &str) -> Option<u64> {
     let active = registry.named(&denial.provider).ok()?;
     let mut limits = active.limits(None).await;
