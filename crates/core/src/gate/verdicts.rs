@@ -110,12 +110,7 @@ impl Gate {
         if wait.is_ask_again() && self.asks_now_or_never(ask.id) {
             return self.undecided_one(ask.id, now);
         }
-        // In FIFO order a limit blocks everybody, and a scope only those who need it: calls to a
-        // closed path do not hold up the others.
-        let blocker = match (order, named) {
-            (Order::Fifo, Blocker::Cell(_) | Blocker::Front) => Blocker::Front,
-            (Order::Fifo | Order::Priority, named) => named,
-        };
+        let blocker = in_order(order, named);
         let need = need_at(ask, blocker);
         let first = firsts.get(&blocker).copied();
         let level = match order {
@@ -269,6 +264,15 @@ fn released_cell(order: Order, named: Blocker, on: WakeOn) -> Option<CellId> {
     match (order, named, on) {
         (Order::Priority, Blocker::Cell(cell), WakeOn::Release) => Some(cell),
         _ => None,
+    }
+}
+
+/// What waiters queue for. In FIFO order a limit blocks everybody, and a scope only those who need it: calls
+/// to a closed path do not hold up the others.
+fn in_order(order: Order, named: Blocker) -> Blocker {
+    match (order, named) {
+        (Order::Fifo, Blocker::Cell(_) | Blocker::Front) => Blocker::Front,
+        (Order::Fifo | Order::Priority, named) => named,
     }
 }
 

@@ -19,7 +19,7 @@ use tollgate_core::turn::too_costly;
 use tollgate_ledger::{ProviderLedger, StoreLoss};
 
 use super::progress::DecidedAttempt;
-use super::rates::Rates;
+use super::rates::{ExhaustedLimit, Rates};
 use super::requested_limits::{Grant, RequestedLimits, no_share, store_lost};
 use super::subject::Subject;
 use crate::error::{QueueCause, Reason, Stage};
@@ -219,12 +219,8 @@ pub(super) async fn decide(
                 let exhausted = requested.exhausted_limit(subject, &policy, of, denied);
                 let exhausted = Box::pin(exhausted).await;
                 history.rates = Rates::rejected(&policy, priority, exhausted);
-                let mut error = requested.to_error(subject, &policy, denied, loss);
-                if let (Error::NoPermit { reason, .. }, Some(exhausted)) = (&mut error, exhausted)
-                    && *reason == Reason::Limit
-                {
-                    *reason = exhausted.reason;
-                }
+                let error = requested.to_error(subject, &policy, denied, loss);
+                let error = with_reason(error, exhausted);
                 let error = Box::pin(with_time(subject, key, error)).await;
                 return Err(Box::pin(behind_the_queue(subject, error)).await);
             }
@@ -236,6 +232,16 @@ pub(super) async fn decide(
         }
         return Ok(requested.grant(subject, &policy, history.has_failed, permit));
     }
+}
+
+/// A limit that has room did not reject for want of it.
+fn with_reason(mut error: Error, exhausted: Option<ExhaustedLimit>) -> Error {
+    if let (Error::NoPermit { reason, .. }, Some(exhausted)) = (&mut error, exhausted)
+        && *reason == Reason::Limit
+    {
+        *reason = exhausted.reason;
+    }
+    error
 }
 
 /// A call whose time ran out in the queue learns when to come back: it asks once more, without waiting.
