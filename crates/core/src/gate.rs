@@ -240,7 +240,10 @@ impl Gate {
             let blocker = match entry.position.blocker()? {
                 // In FIFO order all wait at the front for what holds the first of them.
                 Blocker::Front => entry.waited_for.unwrap_or(Blocker::Front),
-                other => other.named(),
+                other @ (Blocker::Cell(_)
+                | Blocker::Scope(_)
+                | Blocker::OffPeak
+                | Blocker::Release(_)) => other.named(),
             };
             let mut terms = entry.ask.terms.iter();
             let counts_concurrent = terms.any(|term| {

@@ -250,7 +250,10 @@ impl Gate {
             Blocker::Cell(cell) => {
                 is_waited_for(Blocker::Cell(cell)) || is_waited_for(Blocker::Release(cell))
             }
-            other => is_waited_for(other),
+            other @ (Blocker::Scope(_)
+            | Blocker::OffPeak
+            | Blocker::Front
+            | Blocker::Release(_)) => is_waited_for(other),
         };
         if is_waited_for {
             return;

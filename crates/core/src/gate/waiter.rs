@@ -145,7 +145,10 @@ impl Resolution {
             Resolution::TimedOut { blocker } => Resolution::TimedOut {
                 blocker: blocker.map(Blocker::named),
             },
-            other => other,
+            Resolution::Go { .. }
+            | Resolution::Full
+            | Resolution::Never(_)
+            | Resolution::Recalled => self,
         }
     }
 }

@@ -61,7 +61,11 @@ impl Cell {
             spreads_low: matches!(&cell.state, CellState::Log(log) if log.spreads_low(rule, now.lo)),
             low_in: match &cell.state {
                 CellState::Log(log) => log.low_in(rule, remaining, now.lo),
-                _ => Span::ZERO,
+                CellState::Empty
+                | CellState::Bucket(_)
+                | CellState::Fixed(_)
+                | CellState::Calendar(_)
+                | CellState::InFlight(_) => Span::ZERO,
             },
             learned: cell.learned.map(|known| known.view(now.lo)),
         }
