@@ -84,7 +84,6 @@ const CACHE_KIB: u64 = 16 * 1024;
 const BUFFERS_KIB: u64 = 4 * 64;
 
 /// Responds to every request with the path's number, [`RESPONSE`] times.
-#[expect(clippy::disallowed_methods, reason = "a server in threads")]
 fn large_responses() -> std::net::SocketAddr {
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = upstream.local_addr().unwrap();
