@@ -54,8 +54,8 @@ doc: ## rustdoc; a broken link is an error
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p tollgate --all-features --no-deps --locked
 
 # gdb and perf find tollgate.debug beside the program by its name.
-# The most bytes of the stripped program.
-RELEASE_MAX := 20000000
+# The most bytes of the stripped program: a tenth above the 29 MB of November 2026, so that a jump is seen.
+RELEASE_MAX := 32000000
 release: ## target/dist: the stripped program, and its debug information beside it
 	$(CARGO) build --profile symbols --locked
 	mkdir -p target/dist && cp target/symbols/tollgate target/dist/tollgate

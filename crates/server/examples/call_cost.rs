@@ -1,10 +1,10 @@
-//! What a call costs the gateway: instructions, allocations and clock readings of the program itself.
+//! What a call costs the gateway, and a decision the decision service: instructions, allocations and clock readings of the program itself.
 //!
 //! `cargo build --profile symbols --locked -p tollgate-cli`
 //! `cargo run -p tollgate-server --example call_cost -- target/symbols/tollgate [CALLS] [PROFILE]`
 //!
 //! Promises: the program runs under callgrind as it is shipped, with both sides of HTTP, one key, two limits and
-//! the ledger in memory. Clients and upstream are here, uncounted. A count is the difference of two runs, divided
+//! the ledger in memory; a decision is a token of a guard over HTTP. Clients and upstream are here, uncounted. A count is the difference of two runs, divided
 //! by the calls between them, so starting up is no part of it. `PROFILE` keeps the longer run for
 //! `callgrind_annotate`.
 //!
@@ -29,15 +29,47 @@ const WARM: u64 = 300;
 /// How long a program may take to listen. Valgrind makes it fifty times slower.
 const START_POLLS: u32 = 1_200;
 
-/// The kinds of calls that are counted: the lines of the provider's file, and whether every call is for the same path.
-const ROWS: [(&str, &str, bool); 3] = [
-    ("proxied, no cache", "", false),
-    (
-        "proxied, rfc9111, not cacheable",
-        "cache: { mode: rfc9111 }\n",
-        false,
-    ),
-    ("cache hit", "cache: { ttl: 1h }\n", true),
+/// One kind of call that is counted.
+#[derive(Clone, Copy)]
+struct Row {
+    name: &'static str,
+    /// More lines of the provider's file.
+    lines: &'static str,
+    door: Door,
+}
+
+/// Where a call goes.
+#[derive(Clone, Copy, PartialEq)]
+enum Door {
+    /// Through the gateway, each to a path of its own.
+    EachPath,
+    /// Through the gateway, all to the same path.
+    SamePath,
+    /// To the decision service: a token of a guard.
+    Decision,
+}
+
+const ROWS: [Row; 4] = [
+    Row {
+        name: "proxied, no cache",
+        lines: "",
+        door: Door::EachPath,
+    },
+    Row {
+        name: "proxied, rfc9111, not cacheable",
+        lines: "cache: { mode: rfc9111 }\n",
+        door: Door::EachPath,
+    },
+    Row {
+        name: "cache hit",
+        lines: "cache: { ttl: 1h }\n",
+        door: Door::SamePath,
+    },
+    Row {
+        name: "decision (HTTP, a guard)",
+        lines: "",
+        door: Door::Decision,
+    },
 ];
 
 /// Functions that take memory, by their names in the program and in the C library.
@@ -75,14 +107,15 @@ fn main() {
     let upstream = upstream();
     println!("| a call | instructions | allocations | copies (memcpy) | clock readings |");
     println!("|---|---|---|---|---|");
-    for (row, (name, lines, same)) in ROWS.into_iter().enumerate() {
-        let profile = words.get(2).map(|path| format!("{path}.{row}"));
+    for (number, row) in ROWS.into_iter().enumerate() {
+        let profile = words.get(2).map(|path| format!("{path}.{number}"));
+        let (name, lines) = (row.name, row.lines);
         let file = format!(
             "name: up\nupstream: http://{upstream}\napi_key: secret\nauth: {{ bearer: true }}\n\
              limits: [1000000/1s, 100000000/1m]\n{lines}"
         );
-        let few = run(program, &file, WARM, same, None);
-        let many = run(program, &file, WARM + calls, same, profile.as_deref());
+        let few = run(program, &file, WARM, row.door, None);
+        let many = run(program, &file, WARM + calls, row.door, profile.as_deref());
         let each = |more: u64, less: u64| {
             let tenths = more.saturating_sub(less) * 10 / calls;
             format!("{}.{}", tenths / 10, tenths % 10)
@@ -98,22 +131,25 @@ fn main() {
 }
 
 /// The program under callgrind, asked so often.
-fn run(program: &str, file: &str, calls: u64, same: bool, keep: Option<&str>) -> Counts {
+fn run(program: &str, file: &str, calls: u64, door: Door, keep: Option<&str>) -> Counts {
     let folder = std::env::temp_dir().join(format!("tollgate-call-cost-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let provider = folder.join("up.yaml");
     std::fs::write(&provider, file).unwrap();
+    let config = folder.join("tollgate.yaml");
+    std::fs::write(&config, GUARD).unwrap();
     let kept = folder.join("callgrind.out");
     let kept = keep.map_or(kept.as_path(), Path::new);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let [gateway, admin] = free_addresses();
     let mut child = Command::new("valgrind")
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", kept.display()))
         .args([program, "serve", "--store", "memory:", "--provider"])
         .arg(&provider)
-        .args(["--listen", &address.to_string()])
+        .arg("--config")
+        .arg(&config)
+        .args(["--listen", &gateway.to_string()])
+        .args(["--admin", &admin.to_string()])
         // One worker, as in the table of proxies.
         .env("TOKIO_WORKER_THREADS", "1")
         .stdin(Stdio::null())
@@ -121,10 +157,19 @@ fn run(program: &str, file: &str, calls: u64, same: bool, keep: Option<&str>) ->
         .stderr(Stdio::null())
         .spawn()
         .expect("valgrind is missing; install it (Debian: `apt-get install valgrind`)");
+    let address = if door == Door::Decision {
+        admin
+    } else {
+        gateway
+    };
     let mut stream = connect(address);
     for call in 0..calls {
-        let item = if same { 0 } else { call };
-        get(&mut stream, item);
+        let request = match door {
+            Door::EachPath => get(call),
+            Door::SamePath => get(0),
+            Door::Decision => acquire(admin, call),
+        };
+        ask(&mut stream, &request);
     }
     drop(stream);
     let id = child.id().to_string();
@@ -150,29 +195,57 @@ fn connect(address: SocketAddr) -> TcpStream {
     panic!("the program does not listen on {address}");
 }
 
-fn get(stream: &mut TcpStream, item: u64) {
-    let request = format!(
+/// Two addresses that nothing listens on.
+fn free_addresses() -> [SocketAddr; 2] {
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap())
+}
+
+/// A token takes 20 s: a bucket that is full again would be forgotten.
+const GUARD: &str = "guards: { api: { limit: 3, period: 1m, burst: 1500000, by: name } }\n";
+
+fn get(item: u64) -> String {
+    format!(
         "GET /up/item/{item}?page=1 HTTP/1.1\r\nhost: localhost\r\nuser-agent: call-cost\r\n\
          accept: application/json\r\n\r\n"
-    );
+    )
+}
+
+fn acquire(admin: SocketAddr, call: u64) -> String {
+    let key = call % 1_000;
+    let body = format!(r#"{{"guard":"api","identifier":"key:{key:08}","wait":false}}"#);
+    format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: {admin}\r\nx-tollgate-admin: 1\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Sends a request and reads its whole response.
+fn ask(stream: &mut TcpStream, request: &str) {
     stream.write_all(request.as_bytes()).unwrap();
-    let mut response = Vec::new();
+    let mut response = String::new();
     let mut buffer = [0; 4_096];
-    // The body is a kibibyte of `x`, and nothing else ends with one.
     loop {
         let read = stream.read(&mut buffer).unwrap();
         assert!(read > 0, "the program has closed the connection");
-        response.extend_from_slice(&buffer[..read]);
-        let head = response.windows(4).position(|four| four == b"\r\n\r\n");
-        if head.is_some_and(|head| response.len() >= head + 4 + BODY) {
+        response.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+        if is_whole(&response) {
             break;
         }
     }
-    assert!(
-        response.starts_with(b"HTTP/1.1 200 "),
-        "{}",
-        String::from_utf8_lossy(&response)
-    );
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+}
+
+fn is_whole(response: &str) -> bool {
+    let Some((head, body)) = response.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let head = head.to_ascii_lowercase();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.expect("a length").parse().unwrap()
 }
 
 /// Bytes of a response's body.

@@ -38,12 +38,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::response::IntoResponse;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -63,6 +64,7 @@ use decisions::Peer;
 use live::LiveEvents;
 use overload::AdminOverload;
 use progress::AdminProgress;
+use routes::AdminRoutes;
 use stream::{AdminStream, RunningBody};
 
 /// The largest request head: no browser sends more to a local address.
@@ -110,11 +112,11 @@ impl Admin {
         let mut socket = ServingSocket::new();
         let history = Arc::new(History::new(history::epoch(daemon)));
         let live = LiveEvents::new(daemon.clone(), history.clone(), socket.shutdown_signal());
-        let router = routes::router(daemon.clone(), policy, history.clone(), live);
+        let routes = AdminRoutes::new(daemon.clone(), policy, history.clone(), live);
         socket.run_beside(history::run(daemon.clone(), history));
         let grace_over = watch::Sender::new(false);
         let handler = AdminHandler {
-            router,
+            routes,
             grace_over: grace_over.subscribe(),
             connections: ConnectionTable::new(max_admin_connections()),
             overload: AdminOverload::default(),
@@ -166,7 +168,7 @@ impl Admin {
 
 /// Serves the connections of the admin address.
 struct AdminHandler {
-    router: axum::Router,
+    routes: AdminRoutes,
     grace_over: watch::Receiver<bool>,
     connections: Arc<ConnectionTable<AdminProgress>>,
     overload: AdminOverload,
@@ -190,13 +192,14 @@ impl ConnectionHandler for AdminHandler {
             Some(connection) => Ok(connection),
             None => Err(self.overload.place()?),
         };
-        let router = self.router.clone().layer(Extension(Peer(peer.ip())));
+        let (routes, peer) = (self.routes.clone(), Peer(peer.ip()));
         let grace_over = self.grace_over.clone();
         Some(async move {
             match place {
                 Ok(connection) => {
                     let signals = (shutdown, grace_over);
-                    serve_connection(stream, router, connection, signals).await;
+                    let respond = |request| routes.respond(peer, request);
+                    serve_connection(stream, respond, connection, signals).await;
                 }
                 Err(place) => place.reject(stream).await,
             }
@@ -204,24 +207,24 @@ impl ConnectionHandler for AdminHandler {
     }
 }
 
-async fn serve_connection<S>(
+async fn serve_connection<S, F>(
     stream: S,
-    router: axum::Router,
+    respond: impl Fn(Request) -> F,
     place: ConnectionPlace<AdminProgress>,
     (mut shutdown, grace_over): (ShutdownSignal, watch::Receiver<bool>),
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = Response>,
 {
-    let router = TowerToHyperService::new(router);
     let stream = AdminStream::new(stream, place.activity().clone());
-    let service = service_fn(|request| {
+    let service = service_fn(|request: hyper::Request<Incoming>| {
         let running = place.activity().begin();
-        let response = router.call(request);
+        let response = respond(request.map(Body::new));
         let mut grace_over = grace_over.clone();
         async move {
             let response = tokio::select! {
                 biased;
-                response = response => response?,
+                response = response => response,
                 _ = grace_over.wait_for(|is_over| *is_over) => {
                     ApiError::shutting_down().into_response()
                 }

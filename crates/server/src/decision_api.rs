@@ -10,6 +10,7 @@
 //! Never: decides, or repeats a value that was sent; it may be a key.
 
 mod acquire;
+mod acquire_reply;
 mod capacity;
 mod check;
 mod fields;
@@ -23,6 +24,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tollgate::path::Rates;
@@ -181,7 +183,11 @@ impl From<DecisionError> for ApiError {
 }
 
 /// A JSON response with a status, and the time to come back.
-pub(crate) fn respond(status: StatusCode, body: &Value, retry_in: Option<Span>) -> Response {
+pub(crate) fn respond(
+    status: StatusCode,
+    body: &impl Serialize,
+    retry_in: Option<Span>,
+) -> Response {
     let mut response = json(body);
     *response.status_mut() = status;
     if let Some(wait) = retry_in {
@@ -214,15 +220,23 @@ fn add_rate_headers(decisions: &Decisions, response: &mut Response, verdict: &Gu
 }
 
 /// The limit of a decision.
-fn limit_json(limit: Option<&LimitSummary>) -> Value {
-    limit.map_or(Value::Null, |limit| {
-        serde_json::json!({
-            "name": limit.name,
-            "limit": limit.limit,
-            "period": limit.period.map(period_text),
-            "scope": limit.scope,
-        })
-    })
+#[derive(Serialize)]
+struct LimitReply<'a> {
+    name: &'a str,
+    limit: Option<u64>,
+    period: Option<String>,
+    scope: &'a str,
+}
+
+impl<'a> From<&'a LimitSummary> for LimitReply<'a> {
+    fn from(limit: &'a LimitSummary) -> LimitReply<'a> {
+        LimitReply {
+            name: &limit.name,
+            limit: limit.limit,
+            period: limit.period.map(period_text),
+            scope: limit.scope,
+        }
+    }
 }
 
 /// Seconds with three decimals; a time to come back is rounded up.

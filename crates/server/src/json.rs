@@ -14,9 +14,12 @@ use tollgate_core::time::Wall;
 /// The largest integer up to which every one is exact as a double.
 const EXACT_MAX: u64 = 1 << 53;
 
+/// Most bodies have fewer bytes: a decision has about 300.
+const USUAL_MAX: usize = 512;
+
 /// The bytes of a body.
 pub(crate) fn to_bytes(body: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL_MAX);
     let mut out = Serializer::with_formatter(&mut bytes, ExactNumbers);
     match body.serialize(&mut out) {
         Ok(()) => bytes,

@@ -20,7 +20,8 @@ pub fn period_text(period: Span) -> String {
     let mut text = String::new();
     for (unit, name) in UNITS {
         if rest >= unit {
-            text.push_str(&format!("{}{name}", rest / unit));
+            text.push_str(itoa::Buffer::new().format(rest / unit));
+            text.push_str(name);
             rest %= unit;
         }
     }

@@ -20,13 +20,9 @@
 //! Never: reads a body.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
-use axum::http::{HeaderMap, Method};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, Method, Request};
 use tollgate_config::Secret;
 use tollgate_core::time::Micros;
 
@@ -65,6 +61,13 @@ impl AccessPolicy {
     /// The port of the address, which the cookie of a session is named after.
     pub(super) fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// May this request be routed?
+    pub(super) fn check<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+        let now = self.daemon.registry().ledger().at();
+        let asked = (request.method(), request.uri().path());
+        self.authorize(asked, request.headers(), now)
     }
 
     fn authorize(
@@ -152,20 +155,6 @@ impl AccessPolicy {
         let is_name = name.eq_ignore_ascii_case("localhost");
         let is_ip = ip.is_some_and(|ip| ip.is_loopback() || ip == self.address.ip());
         (is_name || is_ip) && port == Some(self.address.port())
-    }
-}
-
-/// The first middleware of every request.
-pub(super) async fn check(
-    State(policy): State<Arc<AccessPolicy>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let asked = (request.method(), request.uri().path());
-    let now = policy.daemon.registry().ledger().at();
-    match policy.authorize(asked, request.headers(), now) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
     }
 }
 

@@ -23,11 +23,7 @@ use crate::decision_api::{self, Asker, DecisionCall};
 pub(super) struct Peer(pub(super) IpAddr);
 
 /// `/v1/acquire`, as long as there is room for those who wait.
-pub(super) async fn acquire(
-    State(api): State<ApiState>,
-    Extension(Peer(peer)): Extension<Peer>,
-    request: Request,
-) -> Response {
+pub(super) async fn acquire(api: &ApiState, Peer(peer): Peer, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let call = call(peer, &head);
     let decisions = api.daemon.decisions();

@@ -11,12 +11,15 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-use super::access::{self, AccessPolicy};
+use super::access::AccessPolicy;
+use super::decisions::Peer;
 use super::live::LiveEvents;
 use super::{cache, charts, commands, decisions, live, metrics, openapi, page, providers, session};
 use super::{sources, tasks, unread_input};
@@ -28,6 +31,9 @@ use crate::history::History;
 /// How long a response may take. Reading some hundred files takes less than a second; a longer wait
 /// means that a disk hangs.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The only route whose requests say themselves how long they wait.
+const ACQUIRE: &str = "/v1/acquire";
 
 /// The state that handlers share.
 #[derive(Clone, Debug)]
@@ -41,35 +47,60 @@ pub(super) struct ApiState {
     pub(super) live: Arc<LiveEvents>,
 }
 
-/// The routes.
-pub(super) fn router(
-    daemon: Daemon,
-    policy: AccessPolicy,
-    history: Arc<History>,
-    live: Arc<LiveEvents>,
-) -> Router {
-    let policy = Arc::new(policy);
+/// The routes, behind access.
+#[derive(Clone, Debug)]
+pub(super) struct AdminRoutes {
+    api: ApiState,
+    /// All but those that wait.
+    timed: TowerToHyperService<Router>,
+}
+
+impl AdminRoutes {
+    pub(super) fn new(
+        daemon: Daemon,
+        policy: AccessPolicy,
+        history: Arc<History>,
+        live: Arc<LiveEvents>,
+    ) -> AdminRoutes {
+        let api = ApiState {
+            daemon,
+            waiting: Arc::new(Semaphore::new((max_admin_connections() / 2).max(1))),
+            policy: Arc::new(policy),
+            history,
+            live,
+        };
+        let timed = TowerToHyperService::new(timed_router().with_state(api.clone()));
+        AdminRoutes { api, timed }
+    }
+
+    /// The response to a request of this address.
+    pub(super) async fn respond(&self, peer: Peer, request: Request) -> Response {
+        if let Err(error) = self.api.policy.check(&request) {
+            return error.into_response();
+        }
+        // Whoever asks before each call pays for the way to the answer each time: no router, no boxes.
+        if request.uri().path() == ACQUIRE {
+            return decisions::acquire(&self.api, peer, request).await;
+        }
+        let mut request = request;
+        request.extensions_mut().insert(peer);
+        match self.timed.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+fn timed_router() -> Router<ApiState> {
     let timed = timed_routes().into_iter().chain(page_routes());
     let timed = timed.fold(Router::new(), |router, (path, methods)| {
         let strict = move |request: Request, next: Next| unread_input::reject(path, request, next);
         router.route(path, methods.layer(middleware::from_fn(strict)))
     });
-    let timed = timed.layer(middleware::from_fn(with_timeout));
-    let waiting = waiting_routes().into_iter();
-    let all = waiting.fold(timed, |router, (path, methods)| router.route(path, methods));
-    all.fallback(async || ApiError::unknown_path().into_response())
+    timed
+        .layer(middleware::from_fn(with_timeout))
+        .fallback(async || ApiError::unknown_path().into_response())
         .method_not_allowed_fallback(async || ApiError::unsupported_method().into_response())
-        .layer(middleware::from_fn_with_state(
-            policy.clone(),
-            access::check,
-        ))
-        .with_state(ApiState {
-            daemon,
-            waiting: Arc::new(Semaphore::new((max_admin_connections() / 2).max(1))),
-            policy,
-            history,
-            live,
-        })
 }
 
 /// Routes that respond within [`RESPONSE_TIMEOUT`].
@@ -124,11 +155,6 @@ fn page_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
     vec![("/", get(page::index)), ("/page/{file}", get(page::asset))]
 }
 
-/// Routes whose requests say themselves how long they wait.
-fn waiting_routes() -> Vec<(&'static str, MethodRouter<ApiState>)> {
-    vec![("/v1/acquire", any(decisions::acquire))]
-}
-
 async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
@@ -167,8 +193,8 @@ mod tests {
     #[test]
     fn every_route_is_described() {
         let document = openapi::document();
-        let routes = timed_routes().into_iter().chain(waiting_routes());
-        let mut routes: Vec<&str> = routes.map(|(path, _)| path).collect();
+        let timed = timed_routes().into_iter().map(|(path, _)| path);
+        let mut routes: Vec<&str> = timed.chain([ACQUIRE]).collect();
         routes.sort_unstable();
         let described = document["paths"].as_object().unwrap();
         let mut described: Vec<&str> = described.keys().map(String::as_str).collect();

@@ -187,7 +187,7 @@ impl<B: Body + Unpin> Body for RunningBody<B> {
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
+    use axum::response::IntoResponse;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::watch;
 
@@ -211,13 +211,13 @@ mod tests {
     async fn begun(
         table: &Arc<ConnectionTable<AdminProgress>>,
     ) -> (DuplexStream, watch::Sender<bool>) {
-        let router = axum::Router::new().route("/", get(|| async { "x".repeat(LENGTH) }));
+        let large = async |_| "x".repeat(LENGTH).into_response();
         let (mut client, server) = tokio::io::duplex(1_024);
         let (sender, never) = watch::channel(false);
         let shutdown = ShutdownSignal::new(never.clone(), never.clone());
         let signals = (shutdown, never);
         let place = table.open().unwrap();
-        tokio::spawn(serve_connection(server, router, place, signals));
+        tokio::spawn(serve_connection(server, large, place, signals));
         let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         client.write_all(request).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap(), b'H');
@@ -247,14 +247,13 @@ mod tests {
         let long = format!("GET /?{} HTTP/1.1\r\n\r\n", "x".repeat(60_000));
         for (request, status) in [(long.as_str(), 431), ("GET / HTTP/1.1\r\na b\r\n\r\n", 400)] {
             let table = ConnectionTable::new(1);
-            let router = axum::Router::new().route("/", get(|| async { "x" }));
             let (mut client, server) = tokio::io::duplex(100_000);
             let (_sender, never) = watch::channel(false);
             let shutdown = ShutdownSignal::new(never.clone(), never.clone());
             let signals = (shutdown, never);
             tokio::spawn(serve_connection(
                 server,
-                router,
+                async |_| "x".into_response(),
                 table.open().unwrap(),
                 signals,
             ));

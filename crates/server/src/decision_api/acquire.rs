@@ -13,17 +13,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tollgate_config::Secret;
-use tollgate_config::config::Task;
 
+use super::acquire_reply::reply;
 use super::fields::{RequestFields, wrong};
-use super::{
-    Asker, DecisionCall, Waited, add_rate_headers, decision_header, limit_json, respond,
-    seconds_down, seconds_up,
-};
+use super::{Asker, DecisionCall, add_rate_headers};
 use crate::api::{ApiError, read_object};
 use crate::decisions::{
     AcquireKind, AcquireRequest, Acquired, CallRequest, DecisionError, Decisions, GuardRequest,
@@ -35,7 +32,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLE: &str = "{\"provider\": \"tmdb\"}";
 
 /// The fields of one ask.
-pub(crate) const ASK_FIELDS: &[&str] = &[
+pub(crate) const ASK_FIELDS: &[&str] = FIELDS.split_at(9).0;
+
+/// The fields of a request: those of its only ask, or `asks`.
+const FIELDS: &[&str] = &[
     "provider",
     "url",
     "guard",
@@ -45,6 +45,9 @@ pub(crate) const ASK_FIELDS: &[&str] = &[
     "cost",
     "tokens",
     "caller",
+    "wait",
+    "timeout",
+    "asks",
 ];
 
 /// `places`: those of requests that wait; `None` = as many as there are connections.
@@ -54,12 +57,10 @@ pub(super) async fn serve(
     body: Body,
     places: Option<&Semaphore>,
 ) -> Result<Response, ApiError> {
-    // Those of an ask, or `asks`.
-    let known = [ASK_FIELDS, &["wait", "timeout", "asks"]].concat();
-    RequestFields::no_query(call.uri, &known)?;
+    RequestFields::no_query(call.uri, FIELDS)?;
     let object = timeout(BODY_TIMEOUT, read_object(body, EXAMPLE)).await;
     let object = object.unwrap_or_else(|_| Err(body_too_slow()))?;
-    let fields = RequestFields::new(object, &known)?;
+    let fields = RequestFields::new(object, FIELDS)?;
     let request = AcquireRequest {
         wait: fields.boolean("wait")?.unwrap_or(true),
         timeout: fields.span("timeout")?,
@@ -216,61 +217,6 @@ fn caller(
         (Some((own, token)), _) => Ok((Some(own.clone()), Some(token.clone()))),
         (None, named) => Ok((named, None)),
     }
-}
-
-fn reply(acquired: &Acquired) -> Response {
-    let decision = match (acquired.is_granted, acquired.was_queued) {
-        (true, false) => "allow",
-        (true, true) => "queue",
-        (false, _) => "reject",
-    };
-    let mut body = json!({
-        "granted": acquired.is_granted,
-        "permit": acquired.permit.as_deref(),
-        "waited": seconds_down(acquired.waited),
-        "retry_in": acquired.retry_in.map(seconds_up),
-        "limit": limit_json(acquired.limit.as_ref()),
-        "remaining": acquired.remaining,
-        "reason": acquired.reason,
-        "decision": decision,
-        "use_within": acquired.use_within.map(seconds_down),
-    });
-    for (name, value) in [("guard", &acquired.guard), ("provider", &acquired.provider)] {
-        if let Some(value) = value {
-            body[name] = json!(value);
-        }
-    }
-    if let Some(id) = &acquired.id {
-        body["id"] = json!(**id);
-    }
-    if let Some(task) = &acquired.task {
-        body["task"] = task_json(task);
-    }
-    let status = if acquired.is_granted {
-        StatusCode::OK
-    } else {
-        body["error"] = json!("RateLimitExceeded");
-        body["message"] = json!(acquired.message);
-        body["hint"] = json!(acquired.hint);
-        StatusCode::TOO_MANY_REQUESTS
-    };
-    let retry_in = acquired.retry_in.filter(|_| !acquired.is_granted);
-    let mut response = respond(status, &body, retry_in);
-    response.extensions_mut().insert(Waited(acquired.waited));
-    super::add_id(&mut response, acquired.id.as_deref());
-    decision_header(&mut response, decision);
-    response
-}
-
-/// What a guard means for tasks, so that workers need no settings of their own.
-fn task_json(task: &Task) -> Value {
-    json!({
-        "max_pending": task.max_pending,
-        "retry_delay": seconds_up(task.retry_delay),
-        "wait": seconds_up(task.wait),
-        "retries": task.retries,
-        "factor": f64::from(task.factor.0) / 1_000_000.0,
-    })
 }
 
 #[cfg(test)]

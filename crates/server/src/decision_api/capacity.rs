@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::fields::RequestFields;
-use super::{DecisionCall, acquire, limit_json, respond, seconds_up};
+use super::{DecisionCall, LimitReply, acquire, respond, seconds_up};
 use crate::api::ApiError;
 use crate::decisions::Decisions;
 
@@ -31,7 +31,7 @@ pub(super) async fn serve(
         "remaining": reply.remaining,
         "state": reply.state,
         "provider": reply.provider,
-        "limit": limit_json(reply.limit.as_ref()),
+        "limit": reply.limit.as_ref().map(LimitReply::from),
         "reason": reply.reason,
         "message": reply.message,
     });

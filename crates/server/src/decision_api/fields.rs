@@ -62,6 +62,9 @@ impl RequestFields {
 
     /// For a request whose query is not read: it has none. `in_body`: the fields of its body.
     pub(crate) fn no_query(uri: &Uri, in_body: &[&str]) -> Result<(), ApiError> {
+        if uri.query().is_none() {
+            return Ok(());
+        }
         let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let Ok(Query(pairs)) = pairs else {
             return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));

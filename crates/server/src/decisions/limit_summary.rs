@@ -5,10 +5,11 @@
 //! Never: counts.
 
 use tollgate::path::Rate;
+use tollgate::period::period_text;
 use tollgate::providers::LimitStatus;
 use tollgate_core::time::Span;
 
-use crate::guards::GuardClass;
+use crate::guards::{GuardClass, GuardStatus};
 
 /// One limit, as a decision names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,16 @@ impl LimitSummary {
                 None if name.ends_with("(the caller's share)") => "caller",
                 None => "process",
             },
+        }
+    }
+
+    /// The limit of a guard, of which the tokens of one key are known.
+    pub(crate) fn of_guard_status(status: &GuardStatus) -> LimitSummary {
+        LimitSummary {
+            name: format!("{}/{}", status.limit, period_text(status.period)),
+            limit: Some(status.limit.into()),
+            period: Some(status.period),
+            scope: "guard",
         }
     }
 

@@ -377,9 +377,13 @@ fn write_capacity(reply: &mut ReplyWriter<'_>, capacity: &CapacityReply) {
 
 fn write_guard_status(reply: &mut ReplyWriter<'_>, status: &GuardStatus, cost: u64) {
     let remaining = status.micro_tokens / 1_000_000;
-    reply.map(4);
+    reply.map(6);
     reply.text("available");
     reply.boolean(remaining >= cost);
+    reply.text("retry_in");
+    reply.count_or_null(status.available_in(cost).map(milliseconds_up));
+    reply.text("limit");
+    write_limit(reply, Some(&LimitSummary::of_guard_status(status)));
     reply.text("remaining");
     reply.count(remaining);
     reply.text("tokens_per_minute");

@@ -140,6 +140,13 @@ async fn guards_are_acquired_together_or_not_at_all() {
         "it paid nothing"
     );
     assert_eq!(left.field("burst_size"), Reply::Integer(2));
+    assert_eq!(left.field("retry_in"), Reply::Integer(0));
+    assert_eq!(left.field("limit").field("scope").text(), "guard");
+    let costly = client.say("TG.CAPACITY GUARD ip 203.0.113.7 COST 2").await;
+    assert_eq!(costly.field("available"), Reply::Integer(0));
+    assert!(costly.field("retry_in").integer() > 0, "{costly:?}");
+    let impossible = client.say("TG.CAPACITY GUARD ip 203.0.113.7 COST 3").await;
+    assert_eq!(impossible.field("retry_in"), Reply::Null);
 }
 
 /// Wrong requests are errors that name what is wrong, and take nothing.

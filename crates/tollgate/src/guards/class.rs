@@ -62,6 +62,26 @@ pub struct GuardStatus {
     pub burst: u32,
     /// Up to when its refill is counted.
     pub last_refill: Wall,
+    /// N per `period`.
+    pub limit: u32,
+    /// The period of the limit.
+    pub period: Span,
+}
+
+impl GuardStatus {
+    /// When so many tokens are there; `None` if the bucket never holds as many.
+    #[must_use]
+    pub fn available_in(&self, tokens: u64) -> Option<Span> {
+        if tokens > u64::from(self.burst) {
+            return None;
+        }
+        let missing = tokens
+            .saturating_mul(1_000_000)
+            .saturating_sub(self.micro_tokens);
+        let rate = u128::from(self.limit.max(1)) * 1_000_000;
+        let wait = (u128::from(missing) * u128::from(self.period.0)).div_ceil(rate);
+        Some(Span(u64::try_from(wait).unwrap_or(u64::MAX)))
+    }
 }
 
 impl GuardClass {
@@ -248,11 +268,18 @@ impl GuardClass {
 
     pub(super) fn status(&self, view: &KeyView, wall: Wall) -> GuardStatus {
         let bucket = view.buckets().first().copied().unwrap_or_default();
+        self.status_of(bucket.micro_tokens, wall)
+    }
+
+    /// The status of a bucket with so many millionths of tokens now.
+    pub(super) fn status_of(&self, micro_tokens: u64, wall: Wall) -> GuardStatus {
         GuardStatus {
-            micro_tokens: bucket.micro_tokens,
+            micro_tokens,
             tokens_per_minute: self.tokens_per_minute(),
             burst: self.guard.burst,
             last_refill: wall,
+            limit: self.guard.limit,
+            period: self.guard.period,
         }
     }
 

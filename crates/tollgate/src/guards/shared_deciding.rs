@@ -66,12 +66,10 @@ impl Guards {
         };
         let view = taken.as_ref().and_then(|reply| reply.asks.first());
         match (wanted, view) {
-            (Some(wanted), Some(view)) => GuardStatus {
-                micro_tokens: wanted.pace.micro_tokens(view.before),
-                tokens_per_minute: ask.class.tokens_per_minute(),
-                burst: ask.class.burst(),
-                last_refill: self.wall(),
-            },
+            (Some(wanted), Some(view)) => {
+                let micro_tokens = wanted.pace.micro_tokens(view.before);
+                ask.class.status_of(micro_tokens, self.wall())
+            }
             _ => self.local_status(ask),
         }
     }
