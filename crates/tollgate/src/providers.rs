@@ -21,6 +21,7 @@ mod waiting;
 mod eta;
 mod arrivals;
 mod report;
+mod degrade_watch;
 mod health;
 mod failing_paths;
 mod call_costs;
@@ -44,6 +45,7 @@ pub use call_counters::{CALLERS_MAX, CallCounts, DEFAULT_CALLER, OTHER_CALLERS, 
 pub(crate) use callers::{Callers, Claim, caller_id};
 pub(crate) use config_version::ConfigVersion;
 pub use connection_limit::set_upstream_connections_max;
+pub(crate) use degrade_watch::DegradeWatch;
 pub use eta::{CallerQueue, QueueEstimate};
 pub(crate) use health::{HealthView, ProviderHealth, ThrottleRules};
 pub use key_status::KeyStatus;

@@ -249,24 +249,54 @@ fn every_command_of_the_recipes_works() {
     }
 }
 
-/// Python's own limiter of docs/migration.md, in its current version: a former page had a name that it no longer has.
+/// Python's own limiters of docs/migration.md, in their current versions: a former page had a name that one no longer has.
 #[test]
-fn the_python_block_of_the_migration_page_runs() {
+fn the_python_blocks_of_the_migration_page_run() {
     let page = std::fs::read_to_string(root().join("docs/migration.md")).expect("the page");
-    let block = blocks(&page, "python").concat();
-    let url = format!("http://{}/", upstream());
+    let mut blocks = blocks(&page, "python");
+    blocks.retain(|block| !block.contains("tollgate"));
+    assert_eq!(blocks.len(), 2, "{blocks:?}");
+    let (blocks, url) = (blocks.concat(), format!("http://{}/", upstream()));
     let program = format!(
-        "from requests_ratelimiter import LimiterSession\n{block}\n\
-         print([session.get('{url}').status_code for _ in range(3)])"
+        "from pyrate_limiter import Duration, Limiter, Rate\n\
+         from requests_ratelimiter import LimiterSession\n{blocks}\n\
+         print([session.get('{url}').status_code for _ in range(3)], limiter.try_acquire('acme'))"
     );
     let output = Command::new(python()).args(["-c", &program]).output();
     let output = output.expect("python runs");
     let err = crate::text(&output.stderr);
-    assert_eq!(
-        crate::text(&output.stdout).trim(),
-        "[200, 200, 200]",
-        "{err}"
-    );
+    let out = crate::text(&output.stdout).trim();
+    assert_eq!(out, "[200, 200, 200] True", "{err}");
+}
+
+/// Their counterpart, with the file of the same section: the call is counted under both limits.
+#[test]
+fn the_counterpart_of_pythons_limiters_on_the_migration_page_runs() {
+    let page = std::fs::read_to_string(root().join("docs/migration.md")).expect("the page");
+    let section = page.split("\n## ").find(|part| part.contains("(Python)"));
+    let section = section.expect("a section about Python");
+    let mut ours = blocks(section, "python");
+    ours.retain(|block| block.contains("tollgate.Client"));
+    let called = format!("http://{}/item/1", upstream());
+    let block = ours.concat();
+    let block = block.replace("https://api.acme.example/item/1", &called);
+    assert!(block.contains(&called), "{block}");
+    let folder = folder("migration-python").file("acme.yaml", blocks(section, "yaml")[0]);
+    let daemon = serve(folder, "tollgate serve --provider acme.yaml", &[]);
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(python());
+    command.args(["-c", &format!("import httpx, tollgate\n{block}")]);
+    command
+        .env("PYTHONPATH", root().join("clients/python/src"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("TOLLGATE_ADMIN", &daemon.admin)
+        .env("NO_PROXY", "127.0.0.1");
+    let output = command.output().expect("python runs");
+    assert!(output.status.success(), "{}", crate::text(&output.stderr));
+    let status = daemon.tollgate(&["status", "acme"]);
+    for counted in ["1 used, 999 remaining", "5/1s"] {
+        assert!(status.out.contains(counted), "{}", status.out);
+    }
 }
 
 /// Each of the ten presets: its files, and a call to each.
@@ -340,6 +370,26 @@ fn every_command_of_the_configuration_page_works() {
     assert!(lines.len() >= 4, "{lines:?}");
     for line in lines {
         run(&folder, None, &line);
+    }
+}
+
+/// Each source file of the page is accepted as it stands, and fetched or scheduled as it says.
+#[test]
+fn every_source_file_of_the_configuration_page_is_accepted() {
+    let files = blocks(CONFIGURATION, "yaml,source");
+    assert_eq!(files.len(), 2, "{files:?}");
+    let api = format!("upstream: http://{}\nlimits: [5/1m]\n", upstream());
+    let api = format!("name: example\ndomain: api.example.org\n{api}");
+    let mut folder = folder("configuration-sources").file("example.yaml", &api);
+    for (number, file) in files.iter().enumerate() {
+        folder = folder.file(&format!("source-{number}.yaml"), file);
+    }
+    let daemon = serve(folder, "tollgate serve --provider example.yaml", &[]);
+    for (number, when) in ["every 5m", "at 0 6 * * mon-fri"].iter().enumerate() {
+        let added = daemon.tollgate(&["source", "add", &format!("source-{number}.yaml")]);
+        assert_eq!(added.code, Some(0), "{}", added.err);
+        assert!(added.out.contains(when), "{}", added.out);
+        assert!(added.out.contains("limited by example"), "{}", added.out);
     }
 }
 

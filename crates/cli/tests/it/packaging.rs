@@ -33,11 +33,14 @@ fn client(name: &str) -> String {
 #[test]
 fn the_debian_package_has_a_program_that_runs_with_its_pages_and_units() {
     run("make", &["package", "PROFILE=dev"]);
-    let about = run("dpkg-deb", &["--info", "target/dist/tollgate.deb"]);
+    let about = run("dpkg-deb", &["--info", "target/dist/dev/tollgate.deb"]);
     assert!(about.contains("Package: tollgate"), "{about}");
     let folder = Folder::new("deb");
     let to = folder.path().display().to_string();
-    run("dpkg-deb", &["--extract", "target/dist/tollgate.deb", &to]);
+    run(
+        "dpkg-deb",
+        &["--extract", "target/dist/dev/tollgate.deb", &to],
+    );
     let program = folder.path().join("usr/bin/tollgate");
     let version = run(&program.display().to_string(), &["--version"]);
     assert!(version.starts_with("tollgate "), "{version}");
@@ -57,7 +60,7 @@ fn the_debian_package_has_a_program_that_runs_with_its_pages_and_units() {
     );
     assert!(checked.contains(" 0 errors"), "{checked}");
     // The program itself and the crates that it was built from.
-    let parts = std::fs::read_to_string(root().join("target/dist/tollgate.spdx.json"));
+    let parts = std::fs::read_to_string(root().join("target/dist/dev/tollgate.spdx.json"));
     let parts: serde_json::Value = serde_json::from_str(&parts.expect("a file")).expect("JSON");
     let packages = parts["packages"].as_array().expect("a list");
     for name in ["tollgate-cli", "tollgate-core", "hyper", "rusqlite"] {
@@ -65,6 +68,23 @@ fn the_debian_package_has_a_program_that_runs_with_its_pages_and_units() {
             packages.iter().any(|package| package["name"] == name),
             "{name}"
         );
+    }
+}
+
+/// What the page about operation names, and never what the test above writes: it once replaced a package that
+/// somebody had built.
+#[test]
+fn make_package_writes_where_the_page_says() {
+    let planned = run("make", &["--dry-run", "package"]);
+    let page = std::fs::read_to_string(root().join("docs/admin.md")).expect("the page");
+    for file in ["target/dist/tollgate.deb", "target/dist/tollgate.spdx.json"] {
+        assert!(planned.contains(file), "{planned}");
+        assert!(page.contains(file), "{file}");
+    }
+    assert!(!planned.contains("target/dist/dev"), "{planned}");
+    // A fresh machine has neither.
+    for tool in ["cargo-deb", "cargo-sbom"] {
+        assert!(planned.contains(tool), "{planned}");
     }
 }
 

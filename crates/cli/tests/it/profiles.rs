@@ -64,7 +64,7 @@ fn profile(name: &str, letter: char, numbers: impl IntoIterator<Item = u32>) {
 }
 
 /// Whether the profile held, or these scenarios of it, and what it printed.
-fn run_profile(name: &str, scenarios: &[&str]) -> (bool, String) {
+fn run_profile(name: &str, scenarios: &[String]) -> (bool, String) {
     // Of its own: another test may run the same profile now.
     let folder = Folder::new(&format!("profile-{name}-{}", scenarios.len()));
     let output = folder.path().join("output");
@@ -96,27 +96,42 @@ fn run_profile(name: &str, scenarios: &[&str]) -> (bool, String) {
     (status.is_some_and(|status| status.success()), text)
 }
 
-/// The README of each profile names two scenarios that can run alone. A name that does not exist ran nothing and exited with 0.
+/// The two scenarios that the README of a profile runs alone: `examples/NAME/run A B`.
+fn named_scenarios(name: &str) -> Vec<String> {
+    let readme = std::fs::read_to_string(root().join("examples").join(name).join("README.md"));
+    let readme = readme.unwrap();
+    let start = format!("\nexamples/{name}/run ");
+    let lines = readme
+        .split(&start)
+        .skip(1)
+        .filter_map(|rest| rest.lines().next());
+    let mut named = lines.map(|line| line.split('#').next().unwrap_or_default().trim());
+    let line = named.find(|line| !line.is_empty()).expect("two scenarios");
+    let scenarios: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(scenarios.len(), 2, "{name}: {line}");
+    scenarios
+}
+
+/// A name that does not exist ran nothing and exited with 0.
 #[test]
 fn the_scenarios_that_readmes_name_exist_and_others_are_rejected() {
     for name in ["media", "resilient-cli", "sports", "pipeline", "inbound"] {
-        let readme = std::fs::read_to_string(root().join("examples").join(name).join("README.md"));
-        let readme = readme.unwrap();
-        let start = format!("\nexamples/{name}/run ");
-        let lines = readme
-            .split(&start)
-            .skip(1)
-            .filter_map(|rest| rest.lines().next());
-        let mut named = lines.map(|line| line.split('#').next().unwrap_or_default().trim());
-        let line = named.find(|line| !line.is_empty()).expect("two scenarios");
-        let mut scenarios: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(scenarios.len(), 2, "{name}: {line}");
-        scenarios.push("no_such_scenario");
+        let mut scenarios = named_scenarios(name);
+        scenarios.push("no_such_scenario".to_owned());
         let (holds, text) = run_profile(name, &scenarios);
         assert!(!holds, "{text}");
         let expected = format!("{name} has no scenario no_such_scenario; it has ");
         assert!(text.starts_with(&expected), "{text}");
     }
+}
+
+/// The second command of a README, as it stands there. Those of the pipeline take a second and start no server.
+#[test]
+fn two_scenarios_of_a_profile_run_alone() {
+    let scenarios = named_scenarios("pipeline");
+    let (holds, text) = run_profile("pipeline", &scenarios);
+    assert!(holds, "{text}");
+    assert!(text.contains("\nheld: 4 checks of 10 ids"), "{text}");
 }
 
 mod media {

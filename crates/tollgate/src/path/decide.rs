@@ -18,6 +18,7 @@ use http::HeaderMap;
 use tollgate_core::ask::{PathTag, Settle};
 use tollgate_core::domain::Host;
 use tollgate_core::entity::EntityRequest;
+use tollgate_core::feedback::Feedback;
 use tollgate_core::gate::CallerId;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::{Micros, Span};
@@ -279,6 +280,13 @@ impl AcquiredPermit {
         if let Some(permit) = grant.or(self.permit.take()) {
             permit.abandon_as_used();
         }
+    }
+
+    /// Its time is over, and nobody has reported it: it counts, also towards degrade mode.
+    pub(super) fn lapse(&mut self) {
+        self.count_as_sent();
+        let key = self.key.as_deref();
+        learn::update_degrade(&self.subject, &self.policy, key, &Feedback::default());
     }
 
     /// Bytes have left, or may have: another process does not say when.

@@ -13,7 +13,7 @@ use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
 use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
-use tollgate_core::degrade::{LocalQuota, ProviderQuota};
+use tollgate_core::degrade::ProviderQuota;
 use tollgate_core::feedback::{self, Feedback, LearnedWindow, LimitVerdict, Response, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::{Algorithm, Rule};
@@ -28,7 +28,7 @@ use crate::decode;
 use crate::event::{Event, StepKind};
 use crate::failpoint;
 use crate::metrics::ReportedQuota;
-use crate::providers::CompiledPolicy;
+use crate::providers::{CompiledPolicy, DegradeWatch};
 use crate::{LimitReport, Permit};
 
 /// How long a body is read to learn from it. Most arrive with their heads. The caller waits
@@ -360,7 +360,7 @@ fn classify(status: u16, verdict: LimitVerdict) -> Class {
 }
 
 /// Updates degrade mode: is little remaining?
-fn update_degrade(
+pub(super) fn update_degrade(
     subject: &Subject,
     policy: &CompiledPolicy,
     key: Option<&str>,
@@ -375,51 +375,22 @@ fn update_degrade(
         .limits
         .iter()
         .filter(|limit| limit.counts_calls() && !limit.is_concurrency() && !limit.is_learned());
-    let cells: Vec<_> = limits
-        .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
-        .collect();
-    // Of a bucket the depth is what may remain, not what it gains in a period.
-    let rules: SmallVec<[(Span, u64); 4]> = cells
-        .iter()
-        .map(|(_, rule)| (rule.period(), rule.max_cost()))
-        .collect();
+    let watch = DegradeWatch {
+        scope,
+        provider: subject.provider.label(),
+        entity: entity.map(Arc::from),
+        settings: *settings,
+        cells: limits
+            .map(|limit| (limit.cell_of(&attributes), limit.rule.clone()))
+            .collect(),
+    };
     let theirs = feedback.remaining.map(|remaining| ProviderQuota {
         remaining,
         reset_after: feedback
             .reset_at
             .map(|reset| reset.since(subject.provider.ledger.wall())),
     });
-    let (health, settings) = (subject.provider.health.clone(), *settings);
-    let (events, label) = (subject.provider.events.clone(), subject.provider.label());
-    let entity: Option<Arc<str>> = entity.map(Arc::from);
-    // The response does not wait for it.
-    subject.provider.ledger.peek_then(cells, move |views| {
-        // The provider's count is judged beside ours, because it ends at another time.
-        let tightest = views
-            .iter()
-            .zip(rules)
-            .min_by_key(|(view, _)| view.own_remaining);
-        if let Some((view, (period, depth))) = tightest {
-            let ours = LocalQuota {
-                remaining: view.own_remaining,
-                limit: view.limit.min(depth),
-                full_after: view.reset_after,
-                period,
-            };
-            let change = health.on_remaining(&settings, scope, theirs, ours);
-            if let Some(is_on) = change {
-                let theirs = theirs.map_or(u64::MAX, |theirs| theirs.remaining);
-                events.emit(Event::Degrade {
-                    provider: label,
-                    entity,
-                    is_on,
-                    remaining: ours.remaining.min(theirs),
-                    below: settings.below,
-                    recover: settings.recover,
-                });
-            }
-        }
-    });
+    subject.provider.health.look(Arc::new(watch), theirs);
 }
 
 /// Matches the windows that the provider reports with our limits.

@@ -416,7 +416,7 @@ impl Shared {
         state.evict_closed(now);
         drop(state);
         for mut permit in expired {
-            permit.decision.count_as_sent();
+            permit.decision.lapse();
         }
     }
 

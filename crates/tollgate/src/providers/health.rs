@@ -17,7 +17,6 @@ use tokio::sync::{Notify, watch};
 use tollgate_core::ask::{PathTag, ScopeId, Settle};
 use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, ProviderWait};
-use tollgate_core::degrade::{Degrade, DegradeSettings, LocalQuota, ProviderQuota};
 use tollgate_core::health::{
     Action, Actions, Admission, AttemptResult, BasePace, Class, Health, HealthEvent,
     HealthSettings, HealthStatus, Pace,
@@ -30,6 +29,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::ProviderLedger;
 use tollgate_ledger::lock_order::{RankedGuard, RankedMutex, rank};
 
+use super::degrade_watch::Degrades;
 use super::scope_capacity::has_capacity;
 use crate::event::{Event, Events};
 
@@ -68,9 +68,9 @@ pub(super) struct Inner {
     throttle: ThrottleRules,
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
-    degrades: HashMap<ScopeId, Degrade>,
-    /// When inactive scopes are next dropped: cool-downs, degrade modes.
-    next_cleanup: [Micros; 2],
+    pub(super) degrades: Degrades,
+    /// When inactive cool-downs are next dropped.
+    next_cleanup: Micros,
     rng: fastrand::Rng,
     /// The closed paths that were told.
     pub(super) closed_paths: Vec<(PathTag, Option<Arc<str>>)>,
@@ -122,8 +122,8 @@ impl ProviderHealth {
                 throttle: ThrottleRules::default(),
                 budget: Budget::new(budget, now),
                 cooldowns: HashMap::new(),
-                degrades: HashMap::new(),
-                next_cleanup: [Micros::default(); 2],
+                degrades: Degrades::default(),
+                next_cleanup: Micros::default(),
                 rng: fastrand::Rng::with_seed(seed),
                 closed_paths: Vec::new(),
                 deferred_events: Vec::new(),
@@ -327,7 +327,7 @@ impl ProviderHealth {
         let has_room = has_capacity(
             &mut inner.cooldowns,
             scope,
-            &mut inner.next_cleanup[0],
+            &mut inner.next_cleanup,
             now,
             is_needed,
         );
@@ -351,48 +351,17 @@ impl ProviderHealth {
         Dice(self.inner.lock().rng.u64(..))
     }
 
-    /// Applies what remains of a scope: if little does, only the cache responds; `Some` = from now on, or no longer.
-    pub(crate) fn on_remaining(
-        &self,
-        settings: &DegradeSettings,
-        scope: ScopeId,
-        theirs: Option<ProviderQuota>,
-        ours: LocalQuota,
-    ) -> Option<bool> {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        let now = self.ledger.at();
-        let cleanup = &mut inner.next_cleanup[1];
-        let is_needed = |known: &Degrade| known.is_on(now);
-        if !has_capacity(&mut inner.degrades, scope, cleanup, now, is_needed) {
-            return None; // its limits still hold
-        }
-        let degrade = inner.degrades.entry(scope).or_default();
-        let was_on = degrade.is_active();
-        if let Some(theirs) = theirs {
-            degrade.on_provider_quota(theirs, ours.period, now);
-        }
-        let change = degrade.evaluate(settings, ours, now).settle(scope);
-        let is_on = degrade.is_active();
-        drop(guard);
-        if let Some(settle) = change {
-            self.settle(settle);
-            self.notify_waiting();
-        }
-        (was_on != is_on).then_some(is_on)
-    }
-
     /// An operator ends cool-downs and degrade modes: the named ones, and on request every other
     /// one that this process knows. Other processes see the scopes open and follow.
     pub(crate) fn clear_scopes(&self, scopes: &[ScopeId], and_others: bool) {
         let mut inner = self.inner.lock();
         let mut scopes = scopes.to_vec();
         if and_others {
-            scopes.extend(inner.cooldowns.keys().chain(inner.degrades.keys()));
+            scopes.extend(inner.cooldowns.keys().chain(inner.degrades.scopes.keys()));
         }
         for scope in scopes {
             inner.cooldowns.remove(&scope);
-            inner.degrades.remove(&scope);
+            inner.degrades.scopes.remove(&scope);
             self.settle(Settle::Open { scope });
         }
     }
@@ -483,8 +452,17 @@ impl ProviderHealth {
             .for_each(|fact| self.events.emit(fact));
     }
 
+    /// The timer is set again, because something is due earlier.
+    pub(super) fn reset_timer(&self) {
+        self.timer_reset.notify_one();
+    }
+
+    pub(super) fn emit(&self, event: Event) {
+        self.events.emit(event);
+    }
+
     /// Reports a scope to both ledgers. This is rare, and the store may be lost at any time.
-    fn settle(&self, settle: Settle) {
+    pub(super) fn settle(&self, settle: Settle) {
         self.local_ledger.settle(settle.clone());
         self.ledger.settle(settle);
     }
@@ -493,8 +471,10 @@ impl ProviderHealth {
         let mut inner = self.inner.lock();
         let tick = inner.health.next_tick();
         inner.tick = tick;
+        let look = inner.degrades.next_look();
         drop(inner);
-        tick.map(|tick| tick.since(self.ledger.at()))
+        let first = [tick, look].into_iter().flatten().min();
+        first.map(|tick| tick.since(self.ledger.at()))
     }
 }
 
@@ -533,6 +513,7 @@ async fn run_timer(health: Weak<ProviderHealth>, poke: Arc<Notify>) {
             () = crate::timer::sleep(pause) => {
                 let Some(health) = health.upgrade() else { return };
                 health.on(HealthEvent::Tick);
+                health.look_at_due();
             }
         }
     }

@@ -3,6 +3,7 @@
 mod features;
 mod permits;
 mod decide;
+mod degrade;
 mod eta;
 mod permit_holders;
 mod permit_table;
