@@ -67,7 +67,8 @@ fn throttlecrab() -> anyhow::Result<Server> {
             FOLDER,
             "throttlecrab-server@0.4.40",
         ];
-        run(Command::new("cargo").args(words))?;
+        run(Command::new("cargo").args(words))
+            .context("its build needs protoc (Debian: protobuf-compiler)")?;
     }
     let port = free_port()?;
     let http_port = free_port()?;

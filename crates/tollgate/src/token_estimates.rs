@@ -1,7 +1,8 @@
 //! How many tokens a call will use: the size of its prompt, and what completions of its model used.
 //!
 //! Promises: a prompt is never estimated lower than a quarter of its characters, which is what
-//! providers count with. An estimate rises at once to what a call has used and falls slowly.
+//! providers count with. An estimate rises at once to what a call has used and falls slowly. It also
+//! rises where the provider rejects calls that it was held for, because that one holds more.
 //! Bounded in memory. A body that is not JSON counts with its size.
 //!
 //! Never: trusts a number below zero, or a completion beyond [`COMPLETION_MAX`].
@@ -25,6 +26,15 @@ pub(crate) const MEDIA_TOKENS: u64 = 1_600;
 
 /// No model writes more in one completion: the longest that a provider documents has 128 Ki tokens.
 const COMPLETION_MAX: u64 = 1 << 20;
+
+/// Each 429 raises what is held by a quarter: five of them hold three times what calls use.
+const RAISED_PERCENT: u64 = 125;
+
+/// At most four times what calls use is held: a provider that holds more is to be told a bound.
+const MARGIN_MAX: u64 = 3_000;
+
+/// With each completion the margin falls by this part: with a 429 in 300 calls it stays where it is.
+const MARGIN_FALL: u64 = 1_024;
 
 /// How many models a provider may have here: more than any account uses. The one that has not been
 /// used for longest goes.
@@ -56,9 +66,18 @@ pub(crate) struct TokenEstimates {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Each with the turn in which it was last used.
-    models: BTreeMap<(String, String), (u64, u64)>,
+    models: BTreeMap<(String, String), Completion>,
     turn: u64,
+}
+
+/// What completions of one model use.
+#[derive(Debug)]
+struct Completion {
+    used: u64,
+    /// So much more is held than they use, in thousandths of it: providers hold more for a call without a bound.
+    margin: u64,
+    /// The turn in which it was last used.
+    used_in: u64,
 }
 
 impl TokenEstimates {
@@ -66,10 +85,21 @@ impl TokenEstimates {
     pub(crate) fn completion(&self, unit: &str, entity: &str) -> Option<u64> {
         let mut known = self.known.lock();
         let Known { models, turn } = &mut *known;
-        let (estimate, used_in) = models.get_mut(&(unit.to_owned(), entity.to_owned()))?;
+        let known = models.get_mut(&(unit.to_owned(), entity.to_owned()))?;
         *turn += 1;
-        *used_in = *turn;
-        Some(*estimate)
+        known.used_in = *turn;
+        let margin = known.used.saturating_mul(known.margin) / 1_000;
+        Some((known.used + margin).min(COMPLETION_MAX))
+    }
+
+    /// The provider had no room for a call that was held with this estimate: it holds more than calls use.
+    pub(crate) fn on_limited(&self, unit: &str, entity: &str) {
+        let mut known = self.known.lock();
+        let name = (unit.to_owned(), entity.to_owned());
+        if let Some(completion) = known.models.get_mut(&name) {
+            let raised = (1_000 + completion.margin) * RAISED_PERCENT / 100 - 1_000;
+            completion.margin = raised.min(MARGIN_MAX);
+        }
     }
 
     /// A completion has used so much.
@@ -79,14 +109,20 @@ impl TokenEstimates {
         *turn += 1;
         let name = (unit.to_owned(), entity.to_owned());
         if models.len() >= MODELS_MAX && !models.contains_key(&name) {
-            let oldest = models.iter().min_by_key(|(_, (_, used_in))| *used_in);
+            let oldest = models.iter().min_by_key(|(_, known)| known.used_in);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
                 models.remove(&oldest);
             }
         }
         let used = used.min(COMPLETION_MAX);
-        let before = models.get(&name).map(|(estimate, _)| *estimate);
-        models.insert(name, (next_estimate(before, used), *turn));
+        let known = models.entry(name).or_insert(Completion {
+            used,
+            margin: 0,
+            used_in: *turn,
+        });
+        known.used = next_estimate(Some(known.used), used);
+        known.margin -= known.margin.div_ceil(MARGIN_FALL);
+        known.used_in = *turn;
     }
 }
 
@@ -243,6 +279,24 @@ mod tests {
             estimates.learn("tokens", &format!("m{index}"), 1);
         }
         assert_eq!(estimates.known.lock().models.len(), MODELS_MAX);
+    }
+
+    /// A provider that holds more for a call without a bound than it uses rejected four in a hundred for ever.
+    #[test]
+    fn an_estimate_grows_while_the_provider_rejects_and_falls_slowly() {
+        let estimates = TokenEstimates::default();
+        estimates.on_limited("tokens", "m");
+        assert_eq!(estimates.completion("tokens", "m"), None);
+        let held = || estimates.completion("tokens", "m").unwrap();
+        estimates.learn("tokens", "m", 200);
+        (0..4).for_each(|_| estimates.on_limited("tokens", "m"));
+        assert!((480..500).contains(&held()), "{}", held());
+        (0..100).for_each(|_| estimates.on_limited("tokens", "m"));
+        assert_eq!(held(), 800);
+        (0..300).for_each(|_| estimates.learn("tokens", "m", 200));
+        assert!((600..700).contains(&held()), "{}", held());
+        (0..10_000).for_each(|_| estimates.learn("tokens", "m", 200));
+        assert_eq!(held(), 200);
     }
 
     /// A former bug: the first in the alphabet went, which may be the one that is used most.

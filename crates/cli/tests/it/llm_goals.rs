@@ -310,8 +310,7 @@ fn processes_without_bounds_are_rarely_rejected() {
 }
 
 /// The same at a provider that holds more for such a call than it uses, and counts more tokens in a prompt
-/// than English has. What it holds is not learned, so it rejects more: 1 to 4 calls in a hundred were measured.
-/// They are calls for which it has room, so its quota is not used up.
+/// than English has. Its first rejections teach how much more.
 #[test]
 fn a_provider_that_holds_more_than_is_used_rejects_a_few() {
     let setting = Setting {

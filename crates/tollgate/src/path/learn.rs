@@ -140,6 +140,9 @@ pub(crate) fn observe(
     let class = classify(observed.status, feedback.verdict);
     let took = observed.took.unwrap_or_else(|| grant.permit.age());
     count_response(subject, (observed.status, class), &feedback, took);
+    if class == Class::Limited {
+        raise_estimates(subject);
+    }
     emit_response(subject, observed.status, class, took);
     let cooldown = grant.attempt_guard.cooldown;
     let permit = settle(policy, observed, (class, &feedback), grant.permit, cooldown);
@@ -356,6 +359,15 @@ fn classify(status: u16, verdict: LimitVerdict) -> Class {
         LimitVerdict::Spent | LimitVerdict::Passed | LimitVerdict::Overloaded => {
             Class::of_status(status, Some(false))
         }
+    }
+}
+
+/// The provider had no room for a call that our limits had room for: what it holds for one without a bound is more.
+fn raise_estimates(subject: &Subject) {
+    let entity = subject.entity.as_deref().unwrap_or_default();
+    let estimates = &subject.provider.token_estimates;
+    for cost in subject.costs.iter().filter(|cost| cost.is_from_usage) {
+        estimates.on_limited(&cost.unit, entity);
     }
 }
 

@@ -93,6 +93,7 @@ pub(crate) fn call_costs(
         amount: *amount,
         prompt: 0,
         explicit: true,
+        is_from_usage: false,
     });
     let mut prices: Vec<CallCost> = explicit.collect();
     let reads_body = costs
@@ -121,13 +122,14 @@ pub(crate) fn call_costs(
         if cost.prompt && is_absurd_count {
             doubt = Some(CostDoubt::AbsurdBound);
         }
+        // A call without a body asks for no completion.
+        let is_from_usage = bound.is_none() && cost.prompt && !body.is_empty();
         let used = || estimates.completion(&cost.unit, entity.unwrap_or_default());
-        let completion = match (bound, cost.prompt) {
-            (Some(bound), _) => bound,
-            // A call without a body asks for no completion.
-            (None, true) if body.is_empty() => 0,
-            (None, true) => used().unwrap_or(cost.otherwise),
-            (None, false) => cost.otherwise,
+        let completion = match bound {
+            Some(bound) => bound,
+            None if is_from_usage => used().unwrap_or(cost.otherwise),
+            None if cost.prompt => 0,
+            None => cost.otherwise,
         };
         // Only a cost with a prompt is one of a language model.
         let completion = match cost.prompt {
@@ -139,6 +141,7 @@ pub(crate) fn call_costs(
             amount: prompt.saturating_add(completion),
             prompt,
             explicit: false,
+            is_from_usage,
         });
     }
     (prices, doubt)

@@ -81,6 +81,8 @@ pub(crate) struct CallCost {
     pub(crate) prompt: u64,
     /// The caller stated it; otherwise it is an estimate.
     pub(crate) explicit: bool,
+    /// The request has no bound: it is what calls of its model used before.
+    pub(crate) is_from_usage: bool,
 }
 
 impl LimitBinding {
@@ -425,6 +427,7 @@ mod tests {
                 amount: 700,
                 prompt: 0,
                 explicit,
+                is_from_usage: false,
             }];
             bindings[0].term(&call(&prices)).unwrap().cost
         };
