@@ -60,8 +60,8 @@ impl Tollgate {
     /// # Errors
     /// The call itself is wrong.
     pub async fn capacity(&self, call: impl Into<Call>) -> Result<Capacity, Error> {
-        let (target, _, options) = call.into().into_parts()?;
-        capacity::capacity(&self.registry, target, options).await
+        let (target, key, options) = call.into().into_parts()?;
+        capacity::capacity_of_key(&self.registry, target, key.as_deref(), options).await
     }
 
     /// The counts of one entity, or of all: `tollgate.metrics("fixtures")`, `tollgate.metrics(None)`
