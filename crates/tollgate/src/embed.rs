@@ -14,9 +14,9 @@ mod provider;
 mod store;
 pub use builder::{SetupError, TollgateBuilder};
 pub use call::Call;
-#[cfg(feature = "tower")]
-pub(crate) use observed::observed_in_causes;
 pub use observed::{Observation, Observed};
+#[cfg(feature = "tower")]
+pub(crate) use observed::{causes, observed_in_causes};
 pub use permit::CallPermit;
 pub use provider::Provider;
 

@@ -139,6 +139,11 @@ impl CallPermit {
                 acquired.unreached(fault);
                 failed(fault)
             }
+            // Dropped before anything was sent, it is returned.
+            Observation::NotSent => Learned {
+                class: Class::Other,
+                retry_after: None,
+            },
             Observation::Failed(fault) => {
                 acquired.count_as_sent();
                 acquired.failed(fault);

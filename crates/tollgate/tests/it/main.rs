@@ -20,6 +20,7 @@ mod tower_client;
 mod tower_server;
 mod usage_state;
 mod reqwest_client;
+mod reqwest_redirects;
 mod examples;
 mod switches;
 mod embed_builder;
