@@ -35,6 +35,10 @@ pub(crate) struct ForeignBody {
 
 /// An attempt without a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "reqwest", feature = "tower")),
+    allow(dead_code, reason = "each client has failures of its own")
+)]
 pub(crate) enum ForeignError {
     /// No byte has left.
     Unsent(Fault),
