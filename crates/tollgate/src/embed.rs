@@ -14,9 +14,9 @@ mod provider;
 mod store;
 pub use builder::{SetupError, TollgateBuilder};
 pub use call::Call;
-#[cfg(feature = "tower")]
-pub(crate) use observed::observed_in_causes;
 pub use observed::{Observation, Observed};
+#[cfg(feature = "tower")]
+pub(crate) use observed::{causes, observed_in_causes};
 pub use permit::CallPermit;
 pub use provider::Provider;
 
@@ -60,8 +60,8 @@ impl Tollgate {
     /// # Errors
     /// The call itself is wrong.
     pub async fn capacity(&self, call: impl Into<Call>) -> Result<Capacity, Error> {
-        let (target, _, options) = call.into().into_parts()?;
-        capacity::capacity(&self.registry, target, options).await
+        let (target, key, options) = call.into().into_parts()?;
+        capacity::capacity_of_key(&self.registry, target, key.as_deref(), options).await
     }
 
     /// The counts of one entity, or of all: `tollgate.metrics("fixtures")`, `tollgate.metrics(None)`

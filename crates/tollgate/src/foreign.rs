@@ -7,6 +7,8 @@
 
 use std::fmt;
 use std::future::Future;
+#[cfg(any(feature = "reqwest", feature = "tower", test))]
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,11 +34,19 @@ pub(crate) struct ForeignBody {
 }
 
 /// An attempt without a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ForeignError {
-    pub(crate) fault: Fault,
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "reqwest", feature = "tower")),
+    allow(dead_code, reason = "each client has failures of its own")
+)]
+pub(crate) enum ForeignError {
+    /// No byte has left.
+    Unsent(Fault),
     /// Bytes may have left.
-    pub(crate) sent: bool,
+    Failed(Fault),
+    /// The client does not send such a request: why, and what to write. The provider has no part in
+    /// it.
+    NotBuilt(String),
 }
 
 /// A response, or why there is none.
@@ -52,16 +62,40 @@ pub(crate) trait Exchange: Send + Sync {
 
 /// A client of the embedding program.
 #[derive(Clone)]
-pub struct ForeignClient(Arc<dyn Exchange>);
+pub struct ForeignClient {
+    exchange: Arc<dyn Exchange>,
+    /// Names a client that adds something to requests that Tollgate does not see, a credential for
+    /// example: its responses are its own. `None` = it adds nothing.
+    name: Option<Arc<str>>,
+}
 
 impl ForeignClient {
     #[cfg(any(feature = "reqwest", feature = "tower", test))]
     pub(crate) fn new(exchange: impl Exchange + 'static) -> ForeignClient {
-        ForeignClient(Arc::new(exchange))
+        ForeignClient {
+            exchange: Arc::new(exchange),
+            name: None,
+        }
+    }
+
+    /// A client whose responses nobody else gets, in no process: the name is a random one.
+    #[cfg(any(feature = "reqwest", feature = "tower", test))]
+    pub(crate) fn isolated(self) -> ForeignClient {
+        // The standard library seeds its hash maps from the system's random source.
+        let [a, b] = [0, 1].map(|part: u64| RandomState::new().hash_one(part));
+        ForeignClient {
+            name: Some(format!("client {a:016x}{b:016x}").into()),
+            ..self
+        }
+    }
+
+    /// The name of an isolated client, for the keys of flights and of cached responses.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     pub(crate) fn exchange(&self, request: Request<RequestBody>) -> ForeignFuture {
-        self.0.exchange(request)
+        self.exchange.exchange(request)
     }
 }
 

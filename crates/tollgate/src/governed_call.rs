@@ -2,9 +2,12 @@
 //!
 //! Promises: route, cache, flight, retry, permit, send, learn and store, as in the gateway. Headers
 //! of one connection are not passed on. The response has its [`Source`](crate::Source) in its
-//! extensions.
+//! extensions, and its links to the provider lead through Tollgate.
 //!
 //! Never: follows a redirect.
+
+mod links;
+pub(crate) use links::CallerLinks;
 
 use bytes::Bytes;
 use http::header::{
@@ -31,12 +34,13 @@ const OF_ONE_CONNECTION: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Makes the call. A [`Call`] in the extensions of the request has its options.
+/// Makes the call. A [`Call`] in the extensions of the request has its options. The links of the
+/// response are as the provider wrote them.
 pub(crate) async fn send<B>(
     tollgate: &Tollgate,
     client: ForeignClient,
     request: Request<B>,
-) -> Result<Response<ReplyBody>, Error>
+) -> Result<(Response<ReplyBody>, CallerLinks), Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
@@ -65,7 +69,7 @@ where
     let reply = path::call(tollgate.registry(), call, &mut trace).await?;
     let mut response = Response::from_parts(reply.head, reply.body);
     response.extensions_mut().insert(reply.source);
-    Ok(response)
+    Ok((response, CallerLinks::new(&head.uri, &trace)))
 }
 
 fn remove_connection_headers(headers: &mut HeaderMap) {

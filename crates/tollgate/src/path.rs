@@ -58,6 +58,8 @@ pub use call::{CallOptions, HttpCall, Target, UseCache, is_caller_name};
 pub use hit::{Hit, RememberedRequest};
 pub use outcome::CallTrace;
 pub use rates::{Rate, RateState, Rates};
+#[cfg(feature = "reqwest")]
+pub(crate) use response::discard_body;
 
 use std::sync::Arc;
 

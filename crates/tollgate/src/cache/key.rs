@@ -103,7 +103,8 @@ pub(crate) struct KeyInputs<'a> {
     pub(crate) url: UrlHash,
     /// The entity: each has its own lifetime, and a caller may name another one than the path does.
     pub(crate) entity: Option<&'a str>,
-    /// The provider, then the fingerprints of our keys if they go with the call.
+    /// The provider, then the fingerprints of our keys if they go with the call, and the name of an
+    /// isolated client.
     pub(crate) provider_and_keys: &'a [&'a str],
     pub(crate) headers: &'a HeaderMap,
     /// A header that Tollgate replaces with its key, so that the client's value has no effect.

@@ -50,7 +50,7 @@ pub struct TollgateBuilder {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A provider is wrong: each problem with its place and a remedy.
-    #[error("{0}")]
+    #[error(transparent)]
     Provider(#[from] Problems),
     /// There is no such built-in provider.
     #[error("there is no built-in provider `{name}`{}; `tollgate provider list` shows all", or_nearest(.nearest.as_deref()))]
@@ -73,7 +73,7 @@ pub enum SetupError {
     Build(#[from] BuildError),
     /// reqwest cannot build the client.
     #[cfg(feature = "reqwest")]
-    #[error("reqwest cannot build the client: {0}")]
+    #[error("reqwest cannot build the client")]
     Client(#[from] ::reqwest::Error),
     /// Tollgate runs tasks, and there is no runtime for them.
     #[error("there is no tokio runtime; call `build` inside one, for example in #[tokio::main]")]

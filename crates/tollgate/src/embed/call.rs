@@ -145,6 +145,22 @@ impl Call {
         }
     }
 
+    /// The timeout, if the call has one.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn timeout_span(&self) -> Option<Span> {
+        self.options.timeout
+    }
+
+    /// Its response is for this call alone.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn unshared(mut self) -> Call {
+        self.options.no_dedup = true;
+        if self.options.cache != UseCache::Only {
+            self.options.cache = UseCache::No;
+        }
+        self
+    }
+
     /// Do not wait: a permit now, or an error that says when to come back. For permits alone; a call
     /// that Tollgate sends has a [`Call::timeout`], and is rejected at once if its wait would be longer.
     pub fn no_wait(self) -> Call {
@@ -152,6 +168,7 @@ impl Call {
     }
 
     /// The credential that it carries, for limits per key. Without it the provider's own key counts.
+    /// For permits and capacity; a call that Tollgate sends has its credential in a header.
     pub fn key(mut self, key: impl Into<String>) -> Call {
         self.key = Some(Secret::new(key.into()));
         self
@@ -199,6 +216,11 @@ impl Call {
     pub(crate) fn into_options(self) -> Result<CallOptions, Error> {
         if let Some(mistake) = self.mistake {
             return Err(Error::Malformed(mistake));
+        }
+        if self.key.is_some() {
+            return Err(Error::Malformed(
+                "`key` is for permits: a call that is sent carries its credential; put it into a header",
+            ));
         }
         if self.options.timeout == Some(Span::ZERO) {
             return Err(Error::Malformed(

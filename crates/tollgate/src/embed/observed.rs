@@ -25,6 +25,9 @@ pub enum Observation<'a> {
     Unsent(Fault),
     /// No response, and bytes may have left.
     Failed(Fault),
+    /// The client did not send the request, and the provider has no part in it: the request or a
+    /// setting of the client rules it out.
+    NotSent,
 }
 
 /// Responses and errors of HTTP clients.
@@ -74,7 +77,9 @@ impl Observed for ::reqwest::Response {
 #[cfg(feature = "reqwest")]
 impl Observed for ::reqwest::Error {
     fn observed(&self) -> Observation<'_> {
-        if self.is_connect() || self.is_builder() {
+        if self.is_builder() {
+            Observation::NotSent
+        } else if self.is_connect() {
             Observation::Unsent(Fault::Connect)
         } else if self.is_timeout() {
             Observation::Failed(Fault::Timeout)
@@ -89,23 +94,29 @@ impl Observed for ::reqwest::Error {
 const CAUSES_MAX: usize = 32;
 
 #[cfg(feature = "tower")]
+/// An error and its causes, outermost first.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let mut next = Some(error);
+    let cause = std::iter::from_fn(move || {
+        let this = next?;
+        next = this.source();
+        Some(this)
+    });
+    cause.take(CAUSES_MAX)
+}
+
+#[cfg(feature = "tower")]
 /// An error of any client: as its causes say, as far as they are errors of the operating system.
 pub(crate) fn observed_in_causes(error: &(dyn StdError + 'static)) -> Observation<'static> {
-    let mut cause = Some(error);
-    let mut system = None;
-    for _ in 0..CAUSES_MAX {
-        let Some(this) = cause else {
-            break;
-        };
-        system = this.downcast_ref::<io::Error>();
-        if system.is_some() {
-            break;
-        }
-        cause = this.source();
-    }
+    let mut causes = causes(error);
+    let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
     match system.map(Observed::observed) {
         Some(Observation::Unsent(fault)) => Observation::Unsent(fault),
         Some(Observation::Failed(fault)) => Observation::Failed(fault),
-        Some(Observation::Response { .. }) | None => Observation::Failed(Fault::Reset),
+        Some(Observation::Response { .. } | Observation::NotSent) | None => {
+            Observation::Failed(Fault::Reset)
+        }
     }
 }

@@ -16,7 +16,8 @@ use crate::Error;
 use crate::decide::{AcquiredPermit, Learned};
 use crate::path::Rates;
 
-/// The right to make one call. Send the call within 30 s, then report what came back.
+/// The right to make one call. Send the call within [`CallPermit::use_within`] (30 s), then report what
+/// came back.
 ///
 /// ```
 /// use tollgate::{Provider, Tollgate};
@@ -51,6 +52,26 @@ impl CallPermit {
     #[must_use]
     pub fn provider(&self) -> &str {
         self.acquired.as_ref().map_or("", AcquiredPermit::provider)
+    }
+
+    /// How long after its grant the call may be sent.
+    #[must_use]
+    pub fn use_within(&self) -> Duration {
+        let within = self.acquired.as_ref().map(AcquiredPermit::use_within);
+        within.unwrap_or_default().into()
+    }
+
+    /// How long the call may still be sent from now on; zero = `release` it and acquire again.
+    #[must_use]
+    pub fn expires_in(&self) -> Duration {
+        let age = |acquired: &AcquiredPermit| acquired.granted_ago();
+        let age: Duration = self
+            .acquired
+            .as_ref()
+            .and_then(age)
+            .unwrap_or_default()
+            .into();
+        self.use_within().saturating_sub(age)
     }
 
     /// How long it waited.
@@ -118,6 +139,11 @@ impl CallPermit {
                 acquired.unreached(fault);
                 failed(fault)
             }
+            // Dropped before anything was sent, it is returned.
+            Observation::NotSent => Learned {
+                class: Class::Other,
+                retry_after: None,
+            },
             Observation::Failed(fault) => {
                 acquired.count_as_sent();
                 acquired.failed(fault);

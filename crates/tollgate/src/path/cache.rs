@@ -314,6 +314,7 @@ fn key_parts(cache: &Cache, route: &Route, policy: &CompiledPolicy) -> KeyParts 
         ours.extend(policy.fingerprints());
     }
     ours.extend(policy.cache.request_fingerprint.as_deref());
+    ours.extend(route.request.client_name());
     let url = request_url.hash(cache.salt());
     let keyed = KeyInputs {
         url,

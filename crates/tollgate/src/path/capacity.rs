@@ -45,15 +45,25 @@ pub async fn capacity(
     target: impl Into<Target>,
     options: CallOptions,
 ) -> Result<Capacity, Error> {
+    capacity_of_key(registry, target.into(), None, options).await
+}
+
+/// The same for a call that carries this credential, for limits per key.
+pub(crate) async fn capacity_of_key(
+    registry: &ProviderRegistry,
+    target: Target,
+    key: Option<&str>,
+    options: CallOptions,
+) -> Result<Capacity, Error> {
     let options = CallOptions {
         timeout: Some(Span::ZERO),
         ..options
     };
-    let mut subject = decide::subject(registry, target.into(), options)?;
+    let mut subject = decide::subject(registry, target, options)?;
     subject.use_within = permit_table::USE_WITHIN;
     let provider = subject.provider.clone();
     provider.health.sync_once().await;
-    let key = decide::own_key(&subject);
+    let key = decide::key_of(&subject, key);
     let (remaining, is_open, is_spread) = peek(&subject, key.as_deref()).await;
     let has_room = is_open && remaining.is_none_or(|remaining| remaining > 0);
     let has_room = has_room && !is_spread && !is_behind(&subject);

@@ -107,7 +107,7 @@ pub(super) async fn decide(
     key: Option<&str>,
     mut end: ExternalCall,
 ) -> Result<AcquiredPermit, Error> {
-    let key = key.map(fingerprint).or_else(|| own_key(&subject));
+    let key = key_of(&subject, key);
     let mut history = PermitHistory::default();
     let granted = permit::permit(&subject, key.as_deref(), &mut history).await;
     let grant = end.check(granted)?;
@@ -119,6 +119,11 @@ pub(super) async fn decide(
         history,
         end,
     ))
+}
+
+/// The key that an attempt carries: this credential, or the provider's own.
+pub(super) fn key_of(subject: &Subject, key: Option<&str>) -> Option<String> {
+    key.map(fingerprint).or_else(|| own_key(subject))
 }
 
 /// The key that calls of this provider carry. Whoever makes an attempt itself and names no key uses
@@ -302,8 +307,13 @@ impl AcquiredPermit {
     }
 
     /// How long after the grant its bytes may leave.
-    pub(super) fn use_within(&self) -> Span {
+    pub(crate) fn use_within(&self) -> Span {
         self.subject.use_within
+    }
+
+    /// How long ago its permit was granted.
+    pub(crate) fn granted_ago(&self) -> Option<Span> {
+        self.permit().map(Permit::age)
     }
 
     /// When its permit was granted.

@@ -3,7 +3,7 @@
 //! Promises: two requests are identical only if everything that a server could respond to is the
 //! same: origin, method, path, parameters, and every header except the ignored ones. A header that
 //! the provider file lists under `vary` is never ignored. So a call with another credential or
-//! cookie is a different request.
+//! cookie is a different request, and so is one of a client that adds its own.
 //!
 //! Never: reads a response; `flights/sharing.rs` does.
 
@@ -23,13 +23,15 @@ use crate::query;
 pub(crate) fn identity(route: &Route, policy: &CompiledPolicy) -> RequestIdentity {
     let headers = &route.request.headers;
     let is_authorized = headers.contains_key(AUTHORIZATION);
+    // It may add a credential that is not seen here.
+    let is_isolated = route.request.client_name().is_some();
     let has_key =
         route.request.is_own_origin && !(policy.keys.is_empty() && policy.accounts.is_empty());
     RequestIdentity {
         user_agent: user_agent(headers),
         is_head: route.request.method == Method::HEAD,
         is_authorized,
-        names_user: is_authorized || has_key || headers.contains_key(COOKIE),
+        names_user: is_authorized || has_key || is_isolated || headers.contains_key(COOKIE),
     }
 }
 
@@ -125,6 +127,11 @@ pub(crate) fn key_of(route: &Route, policy: &CompiledPolicy, path: &str) -> Flig
     for (name, value) in headers {
         add(name.as_bytes());
         add(value);
+    }
+    // No header has an empty name.
+    if let Some(client) = route.request.client_name() {
+        add(b"");
+        add(client.as_bytes());
     }
     let mut key = [0; 16];
     let hash = blake3::hash(&text);

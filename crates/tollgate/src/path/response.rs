@@ -79,11 +79,6 @@ impl UpstreamResponse {
         }
     }
 
-    /// Discards a failure: reads the rest of it, so that its connection can be reused.
-    pub(crate) async fn discard(self) {
-        self.body.drain(ERROR_BODY_MAX).await;
-    }
-
     /// Reads the rest of a failure, so that its connection can be reused. `None` = its body is large, or broke off.
     async fn whole(self) -> Option<UpstreamResponse> {
         let body = Limited::new(self.body, ERROR_BODY_MAX).collect();
@@ -103,5 +98,10 @@ pub(crate) async fn keep(response: UpstreamResponse) -> Option<Box<UpstreamRespo
 
 /// Reads the rest of an unwanted response, if it arrives soon.
 pub(crate) async fn discard(response: UpstreamResponse) {
-    let _late = timer::within(Some(DISCARD_MAX), response.discard()).await;
+    discard_body(response.body).await;
+}
+
+/// The same for the body alone.
+pub(crate) async fn discard_body(body: ReplyBody) {
+    let _late = timer::within(Some(DISCARD_MAX), body.drain(ERROR_BODY_MAX)).await;
 }

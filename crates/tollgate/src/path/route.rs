@@ -334,6 +334,11 @@ impl PendingRoute {
 }
 
 impl Request {
+    /// The client that sends it, if that adds something that is not seen here.
+    pub(crate) fn client_name(&self) -> Option<&str> {
+        self.client.as_ref().and_then(ForeignClient::name)
+    }
+
     /// Is one of our keys sent with the call?
     pub(crate) fn uses_own_key(&self, policy: &CompiledPolicy) -> bool {
         let auth = &policy.provider.auth;

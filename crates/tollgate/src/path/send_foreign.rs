@@ -3,9 +3,10 @@
 //! Such a client connects by itself, so its permit comes first. What is known of it is what it
 //! reports: a response, a failed handshake, or another failure.
 //!
-//! Promises: a failed handshake returns the permit; after any other failure the attempt counts as
-//! sent. Nothing is sent under a permit older than 500 ms. A request counts as arrived with its
-//! response only.
+//! Promises: a failed handshake, or a request that the client does not send at all, returns the
+//! permit; after any other failure the attempt counts as sent. The client gets the request under a
+//! permit that is not older than 500 ms; when its bytes leave is not known, so the request counts as
+//! arrived with its response only, and one that is given up may arrive up to `late_arrival` later.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -76,7 +77,12 @@ pub(super) async fn send(
                 },
             })
         }
-        Ok(Err(ForeignError { fault, sent: false })) => {
+        Ok(Err(ForeignError::NotBuilt(why))) => {
+            permit.unsent();
+            retries.set_made(&route.subject, retries.made - 1);
+            Err(AttemptError::Stop(Error::NotBuilt(why)))
+        }
+        Ok(Err(ForeignError::Unsent(fault))) => {
             permit.unsent();
             retries.set_made(&route.subject, retries.made - 1);
             connect::emit_failed(&route.subject, fault);
@@ -87,7 +93,7 @@ pub(super) async fn send(
             };
             Err(not_connected(attempt_guard, permit, ended))
         }
-        Ok(Err(ForeignError { fault, sent: true })) => {
+        Ok(Err(ForeignError::Failed(fault))) => {
             Err(no_response(route, attempt_guard, upload.as_deref(), fault))
         }
         // The caller's time, not the provider's: it says nothing about the provider.

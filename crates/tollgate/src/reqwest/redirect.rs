@@ -1,24 +1,28 @@
 //! Redirects of a governed call: each hop is a call of its own.
 //!
 //! Promises: methods and bodies as reqwest treats them (a 303 becomes a GET, and so does a POST after a
-//! 301 or 302; everything else is repeated with its body). Credentials are not sent to another origin. A response that cannot be followed goes to the
-//! caller as it is.
+//! 301 or 302; everything else is repeated with its body). Credentials are not sent to another
+//! origin. A redirect to the provider's upstream is a call to the provider. A response that cannot
+//! be followed goes to the caller.
 //!
 //! Never: follows more than it may.
 
 use ::reqwest::{Body, Method, Url};
 use http::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderMap, LOCATION,
-    PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName,
+    LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
 use http::{Request, Response, StatusCode};
 
 use crate::Error;
 use crate::body::ReplyBody;
+use crate::governed_call::CallerLinks;
 
 /// The hops of one call.
 pub(super) struct Redirects {
     remaining: usize,
+    /// The client adds nothing to a request that another origin must not get.
+    follows_elsewhere: bool,
     next: Option<::reqwest::Request>,
     /// The last request, for the next hop.
     last: Option<LastRequest>,
@@ -31,9 +35,14 @@ struct LastRequest {
 }
 
 impl Redirects {
-    pub(super) fn new(most: usize, request: ::reqwest::Request) -> Redirects {
+    pub(super) fn new(
+        most: usize,
+        follows_elsewhere: bool,
+        request: ::reqwest::Request,
+    ) -> Redirects {
         Redirects {
             remaining: most,
+            follows_elsewhere,
             next: Some(request),
             last: None,
         }
@@ -51,23 +60,23 @@ impl Redirects {
         Ok((url, request))
     }
 
-    /// Follows a response; `Some` = it is the last one.
-    pub(super) fn follow(&mut self, response: Response<ReplyBody>) -> Option<Response<ReplyBody>> {
-        match self.hop(&response) {
-            Some(next) => {
-                self.remaining -= 1;
-                self.next = Some(next);
-                None
-            }
-            None => Some(response),
-        }
+    /// Is the response followed? Then it is unwanted, and `next_request` is the next hop.
+    pub(super) fn follows(&mut self, response: &Response<ReplyBody>, links: &CallerLinks) -> bool {
+        self.next = self.hop(response, links);
+        self.remaining -= usize::from(self.next.is_some());
+        self.next.is_some()
     }
 
-    fn hop(&mut self, response: &Response<ReplyBody>) -> Option<::reqwest::Request> {
+    fn hop(
+        &mut self,
+        response: &Response<ReplyBody>,
+        links: &CallerLinks,
+    ) -> Option<::reqwest::Request> {
         if self.remaining == 0 {
             return None;
         }
-        let location = response.headers().get(LOCATION)?.to_str().ok()?;
+        let location = response.headers().get(LOCATION)?.as_bytes();
+        let location = links.to_caller(str::from_utf8(location).ok()?).ok()?;
         let LastRequest {
             request: mut next,
             has_lost_body,
@@ -78,8 +87,14 @@ impl Redirects {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => false,
             _ => return None,
         };
-        let url = next.url().join(location).ok()?;
-        if !matches!(url.scheme(), "http" | "https") {
+        let mut url = next.url().join(&location).ok()?;
+        // A user in a URL is not for the request line, and no credential of the caller's. Without
+        // it, the URL may be one of the upstream.
+        let without_user = url.set_username("").and_then(|()| url.set_password(None));
+        without_user.ok()?;
+        let url = url.join(&links.to_caller(url.as_str()).ok()?).ok()?;
+        let is_elsewhere = url.origin() != next.url().origin();
+        if !matches!(url.scheme(), "http" | "https") || is_elsewhere && !self.follows_elsewhere {
             return None;
         }
         if becomes_get {
@@ -91,7 +106,7 @@ impl Redirects {
         } else if has_lost_body {
             return None;
         }
-        if url.origin() != next.url().origin() {
+        if is_elsewhere {
             remove_credentials(next.headers_mut());
         }
         *next.url_mut() = url;
@@ -100,20 +115,19 @@ impl Redirects {
 }
 
 /// The response as reqwest gives it, with the URL of its last hop.
-pub(super) fn finished(response: Response<ReplyBody>, url: Url) -> ::reqwest::Response {
+pub(super) fn finished(
+    mut response: Response<ReplyBody>,
+    links: &CallerLinks,
+    url: Url,
+) -> ::reqwest::Response {
     use ::reqwest::ResponseBuilderExt;
-    let (head, body) = response.into_parts();
-    let builder = Response::builder()
-        .status(head.status)
-        .version(head.version);
-    let mut whole = builder
-        .url(url)
-        .body(Body::wrap(body))
-        .unwrap_or_else(|_| Response::new(Body::default()));
-    *whole.status_mut() = head.status;
-    *whole.headers_mut() = head.headers;
-    whole.extensions_mut().extend(head.extensions);
-    ::reqwest::Response::from(whole)
+    links.rewrite(response.headers_mut());
+    let with_url = Response::builder().url(url).body(());
+    let (with_url, ()) = with_url
+        .expect("a builder fails for a wrong status or header only, and gets neither")
+        .into_parts();
+    response.extensions_mut().extend(with_url.extensions);
+    ::reqwest::Response::from(response.map(Body::wrap))
 }
 
 impl LastRequest {
@@ -133,7 +147,14 @@ impl LastRequest {
     }
 }
 
+/// Those that everybody knows, and what is marked as sensitive.
 fn remove_credentials(headers: &mut HeaderMap) {
+    let all = headers.iter();
+    let secret = all.filter(|(_, value)| value.is_sensitive());
+    let secret: Vec<HeaderName> = secret.map(|(name, _)| name.clone()).collect();
+    for name in secret {
+        headers.remove(name);
+    }
     for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE] {
         headers.remove(name);
     }

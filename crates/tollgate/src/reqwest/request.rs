@@ -159,3 +159,10 @@ fn not_built_by(error: &::reqwest::Error) -> Error {
 fn not_built(what: &str, why: &dyn std::error::Error, remedy: &str) -> Error {
     Error::NotBuilt(format!("{what}: {why}; {remedy}"))
 }
+
+/// Why reqwest did not send a request that could be built. The URL may have a key in its query.
+pub(super) fn not_sent(error: &::reqwest::Error) -> String {
+    let why = error.source().map_or_else(String::new, ToString::to_string);
+    let remedy = "the client allows `https` only, or the URL is not valid";
+    format!("it was not sent: {why}; {remedy}")
+}

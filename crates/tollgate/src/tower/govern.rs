@@ -22,7 +22,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{BodyError, ReplyBody};
-use crate::embed::{Observation, observed_in_causes};
+use crate::embed::{Observation, causes, observed_in_causes};
 use crate::foreign::{Exchange, ForeignBody, ForeignClient, ForeignError, ForeignFuture};
 use crate::{Error, RequestBody, Tollgate, governed_call};
 
@@ -54,6 +54,7 @@ type IsUnsent = Arc<dyn Fn(&(dyn StdError + 'static)) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct GovernLayer {
     tollgate: Tollgate,
+    is_isolated: bool,
     is_unsent: Option<IsUnsent>,
 }
 
@@ -63,13 +64,24 @@ impl GovernLayer {
     pub fn new(tollgate: &Tollgate) -> GovernLayer {
         GovernLayer {
             tollgate: tollgate.clone(),
+            is_isolated: false,
             is_unsent: None,
         }
     }
 
+    /// The client adds something to requests by itself that decides who gets which response: a
+    /// credential, cookies, a certificate. Its responses, cached ones too, go to its own callers
+    /// only: those of the service that [`Layer::layer`] returns, and of clones of it. Headers that
+    /// requests have when they come to this layer need no such thing.
+    #[must_use]
+    pub fn isolated(mut self) -> GovernLayer {
+        self.is_isolated = true;
+        self
+    }
+
     /// Says which errors of the client mean that no connection was made, so that no byte has left and
-    /// the permit comes back. Without it only a refused connection does; any other error counts as
-    /// sent. For hyper-util: `|error| error.is_connect()`.
+    /// the permit comes back. An error and each of its causes are asked. Without it only a refused
+    /// connection does; any other error counts as sent. For hyper-util: `|error| error.is_connect()`.
     #[must_use]
     pub fn connect_errors<E: StdError + 'static>(
         mut self,
@@ -99,11 +111,15 @@ where
     type Service = Govern<S>;
 
     fn layer(&self, inner: S) -> Govern<S> {
+        let client = ForeignClient::new(TowerClient {
+            service: Mutex::new(inner),
+            is_unsent: self.is_unsent.clone(),
+        });
         Govern {
-            client: ForeignClient::new(TowerClient {
-                service: Mutex::new(inner),
-                is_unsent: self.is_unsent.clone(),
-            }),
+            client: match self.is_isolated {
+                true => client.isolated(),
+                false => client,
+            },
             tollgate: self.tollgate.clone(),
             service: PhantomData,
         }
@@ -149,7 +165,11 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (tollgate, client) = (self.tollgate.clone(), self.client.clone());
-        Box::pin(async move { governed_call::send(&tollgate, client, request).await })
+        Box::pin(async move {
+            let (mut response, links) = governed_call::send(&tollgate, client, request).await?;
+            links.rewrite(response.headers_mut());
+            Ok(response)
+        })
     }
 }
 
@@ -173,8 +193,10 @@ where
         Box::pin(async move {
             // A service that cannot take the request has sent nothing.
             if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
-                let fault = classify(&*error.into(), None).fault;
-                return Err(ForeignError { fault, sent: false });
+                return Err(match classify(&*error.into(), None) {
+                    ForeignError::Failed(fault) => ForeignError::Unsent(fault),
+                    unsent => unsent,
+                });
             }
             match service.call(request).await {
                 Ok(response) => Ok(response.map(ForeignBody::new)),
@@ -184,20 +206,16 @@ where
     }
 }
 
-/// What an error of the client means.
+/// What an error of the client means. Clients wrap their errors, so each cause may be the one that
+/// says that there was no connection.
 fn classify(error: &(dyn StdError + 'static), is_unsent: Option<&IsUnsent>) -> ForeignError {
-    if is_unsent.is_some_and(|is_unsent| is_unsent(error)) {
-        return ForeignError {
-            fault: Fault::Connect,
-            sent: false,
-        };
+    let is_unsent = is_unsent.is_some_and(|is_unsent| causes(error).any(|cause| is_unsent(cause)));
+    if is_unsent {
+        return ForeignError::Unsent(Fault::Connect);
     }
     match observed_in_causes(error) {
-        Observation::Unsent(fault) => ForeignError { fault, sent: false },
-        Observation::Failed(fault) => ForeignError { fault, sent: true },
-        Observation::Response { .. } => ForeignError {
-            fault: Fault::Reset,
-            sent: true,
-        },
+        Observation::Unsent(fault) => ForeignError::Unsent(fault),
+        Observation::Failed(fault) => ForeignError::Failed(fault),
+        Observation::Response { .. } | Observation::NotSent => ForeignError::Failed(Fault::Reset),
     }
 }

@@ -386,7 +386,7 @@ fn rejection(denied: &GuardDenied) -> Response<Vec<u8>> {
         false => StatusCode::TOO_MANY_REQUESTS,
         true => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let mut response = answer(status, &body);
+    let mut response = json_response(status, &body);
     if let Some(wait) = wait {
         // Rounded up: a retry that is too early would be rejected again.
         let headers = response.headers_mut();
@@ -399,10 +399,10 @@ fn rejection(denied: &GuardDenied) -> Response<Vec<u8>> {
 /// A guard that cannot be asked rejects: it never lets a request pass.
 fn misconfigured(error: &GuardError) -> Response<Vec<u8>> {
     let body = json!({ "error": "Misconfigured", "message": error.to_string() });
-    answer(StatusCode::INTERNAL_SERVER_ERROR, &body)
+    json_response(StatusCode::INTERNAL_SERVER_ERROR, &body)
 }
 
-fn answer(status: StatusCode, body: &Value) -> Response<Vec<u8>> {
+fn json_response(status: StatusCode, body: &Value) -> Response<Vec<u8>> {
     let mut response = Response::new(body.to_string().into_bytes());
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");

@@ -267,3 +267,54 @@ async fn real_costs_replace_estimates() {
     let next = tollgate.acquire(call()).await;
     assert!(next.is_ok(), "950 remain: {next:?}");
 }
+
+/// A limit per key is that of the key of the call, for a permit and for what it would find.
+#[tokio::test(start_paused = true)]
+async fn capacity_is_that_of_the_key_of_the_call() {
+    let per_key = json!({ "limit": 2, "period": "1h", "per": "api_key" });
+    let tollgate = tollgate_with(provider().limit_with(per_key)).await;
+    let call = |key: &str| Call::provider("x").key(key);
+    let left = async |key: &str| {
+        let capacity = tollgate.capacity(call(key)).await.expect("a valid call");
+        capacity.remaining
+    };
+    drop(tollgate.acquire(call("a")).await.expect("a permit"));
+    assert_eq!((left("a").await, left("b").await), (Some(1), Some(2)));
+    drop(tollgate.acquire(call("a")).await.expect("a permit"));
+    assert_eq!((left("a").await, left("b").await), (Some(0), Some(2)));
+}
+
+/// A permit says how long it may be used.
+#[tokio::test(start_paused = true)]
+async fn a_permit_says_how_long_it_may_be_used() {
+    let tollgate = once_an_hour().await;
+    let permit = tollgate.acquire("x").await.expect("a permit");
+    let whole = Duration::from_secs(30);
+    assert_eq!((permit.use_within(), permit.expires_in()), (whole, whole));
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(permit.expires_in(), Duration::from_secs(18));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(permit.expires_in(), Duration::ZERO);
+    permit.release();
+}
+
+/// An error and its causes say each thing once.
+#[test]
+fn an_error_of_the_setup_does_not_repeat_its_cause() {
+    use std::error::Error;
+    let wrong = Tollgate::builder().provider(Provider::new("x").limit_with("none"));
+    let wrong = wrong.unwrap_err();
+    assert!(wrong.source().is_none(), "{wrong}");
+    let client = reqwest::Client::builder().user_agent("\n");
+    let tollgate = Tollgate::builder().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let tollgate = runtime
+        .expect("a runtime")
+        .block_on(tollgate)
+        .expect("it starts");
+    let wrong = tollgate::reqwest::Governed::new(&tollgate, client).unwrap_err();
+    let cause = wrong.source().expect("reqwest's own").to_string();
+    assert!(!wrong.to_string().contains(&cause), "{wrong}: {cause}");
+}

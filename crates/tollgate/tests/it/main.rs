@@ -21,6 +21,8 @@ mod tower_client;
 mod tower_server;
 mod usage_state;
 mod reqwest_client;
+mod reqwest_redirects;
+mod dropped_calls;
 mod examples;
 mod switches;
 mod embed_builder;

@@ -175,6 +175,46 @@ async fn a_program_can_say_which_errors_are_connect_errors() {
     assert_eq!((done.status().as_u16(), client.arrivals().len()), (200, 2));
 }
 
+/// A client wraps the error that says so.
+#[tokio::test(start_paused = true)]
+async fn a_connect_error_is_found_among_the_causes() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("no route")]
+    struct NoRoute;
+    #[derive(Debug, thiserror::Error)]
+    #[error("the client failed")]
+    struct Failed(#[source] NoRoute);
+    let client = FakeClient::new(|number, _| match number {
+        0 => Err(io::Error::other(Failed(NoRoute))),
+        _ => Ok(response(200, "")),
+    });
+    let tollgate = tollgate_with(provider().limit(1, HOUR)).await;
+    let layer = GovernLayer::new(&tollgate).connect_errors(|_: &NoRoute| true);
+    let service = layer.layer(client.clone());
+    let done = send(&service, get("/a")).await;
+    assert_eq!(done.expect("the permit came back").status(), 200);
+}
+
+/// Two clients that add their own credential behind the layer: neither gets a response to the other.
+#[tokio::test(start_paused = true)]
+async fn isolated_clients_share_no_response() {
+    let tollgate = tollgate_with(provider().limit(100, SECOND).cache(HOUR)).await;
+    let of = |text: &'static str| FakeClient::new(move |_, _| Ok(response(200, text)));
+    let layer = GovernLayer::new(&tollgate).isolated();
+    let (first, second) = (layer.layer(of("first")), layer.layer(of("second")));
+    let ask = async |service: &Govern<FakeClient>| {
+        let response = send(service, get("/a")).await.expect("a response");
+        let source = *response.extensions().get::<Source>().expect("known");
+        let body = response.into_body().collect().await.expect("a body");
+        (body.to_bytes(), source)
+    };
+    let (one, two) = tokio::join!(ask(&first), ask(&second));
+    assert_eq!((&one.0[..], &two.0[..]), (&b"first"[..], &b"second"[..]));
+    let (one, two) = (ask(&first.clone()).await, ask(&second).await);
+    assert_eq!(one, (Bytes::from("first"), Source::Cache));
+    assert_eq!(two, (Bytes::from("second"), Source::Cache));
+}
+
 /// The key of the provider is added, the body arrives whole, and headers of the connection do not.
 #[tokio::test(start_paused = true)]
 async fn the_client_gets_an_absolute_request_with_the_key() {

@@ -340,3 +340,15 @@ fn a_wrong_guard_is_named_with_a_remedy() {
     assert!(problems.contains("guards.ip"), "{problems}");
     assert!(problems.contains("burst"), "{problems}");
 }
+
+/// More guards than are decided as one: rejected when the layer is built, not at each request.
+#[test]
+fn more_guards_than_apply_to_one_request_are_rejected() {
+    let mut guards = GuardLayer::builder();
+    for number in 0..9 {
+        let fields = serde_json::json!({ "limit": 1, "period": "1h", "by": "global" });
+        guards = guards.guard(&format!("g{number}"), fields);
+    }
+    let problems = guards.build().unwrap_err().to_string();
+    assert!(problems.contains("more than 8 guards"), "{problems}");
+}
