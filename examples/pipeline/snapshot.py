@@ -3,7 +3,7 @@
 import datetime
 import time
 
-from harness import Postgres, at_most, wait_until
+from harness import Postgres, wait_until
 from pipeline import HERE, env, limit, pipeline
 
 COLUMNS = {
@@ -31,7 +31,8 @@ def table_in_postgres() -> None:
     columns = dict(postgres.sql("SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'rate_limiter_state'"))
     keys = postgres.sql("SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) WHERE i.indisprimary AND i.indrelid = 'rate_limiter_state'::regclass")
     pipeline.check("H8", "the table has the document's four columns, and the domain is its key", columns == COLUMNS and keys == [["domain"]], ", ".join(columns))
-    held = row[0] == 45 and abs(row[1] - counted["window_start"]) < 1 and abs(row[2] - time.time()) < at_most(15) and took < at_most(20)
+    # A state that is written once a minute, or with the next permit only, would be there after a minute.
+    held = row[0] == 45 and abs(row[1] - counted["window_start"]) < 1 and abs(row[2] - time.time()) < 30 and took < 30
     started = datetime.datetime.fromtimestamp(row[1], datetime.timezone.utc)
     pipeline.check("H8", "every 10 s the count and the start of the window are written", held, f"45 since {started:%H:%M:%S}, after {took:.1f} s")
     daemon.kill()

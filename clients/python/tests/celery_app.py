@@ -77,6 +77,13 @@ def unbound() -> str:
     return "called"
 
 
+@app.task(bind=True, soft_time_limit=1)
+@tollgate.rate_limited("patient", guard="patient", wait=60, retry_delay=1)
+def waits_long(self) -> str:
+    note("waits_long", self)
+    return "ran"
+
+
 @app.task(bind=True)
 @tollgate.rate_limited("inner")
 def denied_inside(self) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import pytest
 
 import tollgate
+from fake_server import Fake
 
 PATIENCE = 120
 
@@ -31,7 +34,8 @@ callers: { app: { token: canary-app-token } }
 class Provider:
     """A provider whose log is the judge: what arrived, with headers.
 
-    Responses of ``/held`` wait until ``let_go`` is set.
+    Responses of ``/held`` wait until ``let_go`` is set, those of ``/half`` with one half of the body.
+    ``/away?URL`` is a redirect to this URL.
     """
 
     def __init__(self) -> None:
@@ -51,14 +55,19 @@ class Provider:
                 seen.append((self.command, self.path, dict(self.headers.items())))
                 if self.path == "/held":
                     let_go.wait(PATIENCE)
-                status = 302 if self.path == "/moved" else 200
-                self.send_response(status)
-                if status == 302:
-                    self.send_header("Location", "/target")
+                path, _, query = self.path.partition("?")
+                target = {"/moved": "/target", "/away": query}.get(path)
+                self.send_response(200 if target is None else 302)
+                if target is not None:
+                    self.send_header("Location", target)
                 data = b'{"path": "%s", "length": %d}' % (self.path.encode(), len(body))
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
+                if path == "/half":
+                    self.wfile.write(data[:10])
+                    let_go.wait(PATIENCE)
+                    data = data[10:]
                 self.wfile.write(data)
 
             do_GET = do_POST = do_PUT = respond
@@ -129,6 +138,21 @@ def daemon(make_daemon, provider: Provider):
 def client(daemon) -> Iterator[tollgate.Client]:
     with daemon.client() as client:
         yield client
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., Fake]]:
+    made: List[Fake] = []
+
+    def make(handle: Callable[[Fake, socket.socket, int], None], **options) -> Fake:
+        made.append(Fake(handle, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        with contextlib.suppress(OSError):
+            one.server.shutdown(socket.SHUT_RDWR)
+        one.server.close()
 
 
 @pytest.fixture(autouse=True)

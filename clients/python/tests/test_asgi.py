@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import socket
 import threading
 import time
+import uuid
 from http.client import HTTPConnection
-from typing import Iterator
+from typing import Iterator, List
 
 import fastapi
 import httpx
@@ -16,7 +20,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import tollgate
+from tollgate import _attempt as bounds
 from conftest import CONFIG
+from fake_server import Fake, closes_first, full, silent
 
 PATIENCE = 30
 
@@ -246,8 +252,123 @@ def test_wrong_options_are_told(options):
 
 def test_a_user_may_be_a_number():
     """As an id of a database is; it was a TypeError, and so a 500."""
-    for user, asked in ((0, ["0"]), (17, ["17"]), ("a", ["a"]), ("", []), (None, [])):
+    some_id = uuid.uuid4()
+    users = ((0, ["0"]), (17, ["17"]), ("a", ["a"]), ("", []), (None, []), (some_id, [str(some_id)]))
+    for user, asked in users:
         middleware = tollgate.RateLimitMiddleware(
             None, tollgate.AsyncClient("127.0.0.1:1"), ip=None, api=None, identify=lambda _: user
         )
         assert [ask["identifier"] for ask in middleware._asks({"headers": []})] == asked
+
+
+async def _app(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def statuses(url: str, times: int, **options) -> List[int]:
+    """So many requests at once through the middleware; its default mode is open."""
+
+    async def main() -> List[int]:
+        async with tollgate.AsyncClient(url) as client:
+            middleware = tollgate.RateLimitMiddleware(_app, client, **options)
+            seen: List[int] = []
+
+            async def send(message) -> None:
+                if message["type"] == "http.response.start":
+                    seen.append(message["status"])
+
+            async def one() -> None:
+                scope = {"type": "http", "path": "/x", "headers": [], "client": ("10.0.0.1", 1)}
+                await middleware(scope, None, send)
+
+            await asyncio.gather(*(one() for _ in range(times)))
+            return seen
+
+    return asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE))
+
+
+@pytest.mark.parametrize("handle", [full, closes_first(100_000)])
+def test_a_busy_daemon_never_opens_the_middleware(handle, fake, monkeypatch, caplog):
+    monkeypatch.setattr(bounds, "PAUSES", (0.0, 0.0))
+    began = time.monotonic()
+    assert statuses(fake(handle).url, 100) == [503] * 100
+    lines = [record for record in caplog.records if record.name == "tollgate"]
+    assert 1 <= len(lines) <= 1 + time.monotonic() - began
+
+
+def test_a_flood_is_limited_as_a_few_requests_are(make_daemon):
+    url = make_daemon().admin
+    began = time.monotonic()
+    seen = statuses(url, 600)
+    refilled = (time.monotonic() - began) / 6  # 10 a minute
+    assert len(seen) == 600 and 5 <= seen.count(200) <= 6 + refilled
+    assert set(seen) == {200, 429}
+
+
+@pytest.mark.parametrize("mode, status", [("open", 200), ("closed", 503)])
+def test_a_daemon_that_keeps_silent_is_away(mode, status, fake, monkeypatch, caplog):
+    """It may have counted the requests; for guards that takes nothing from anybody."""
+    monkeypatch.setattr(bounds, "CONTINUE_WITHIN", 0.05)
+    monkeypatch.setattr(bounds, "GRACE", 0.2)
+    server = fake(silent)
+    assert statuses(server.url, 3, on_unavailable=mode) == [status] * 3
+    assert "did not respond in time" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_a_daemon_that_closes_a_connection_before_it_responds_never_opens_the_middleware(mode, fake):
+    assert statuses(fake(takes_and_dies).url, 3, on_unavailable=mode) == [503] * 3
+
+
+def takes_and_dies(fake: Fake, connection: socket.socket, number: int) -> None:
+    fake.body_of(connection)
+
+
+async def identify_later(scope) -> str:
+    return "ann"
+
+
+class IdentifiesLater:
+    async def __call__(self, scope) -> str:
+        return "ann"
+
+
+NO_FUNCTIONS = [
+    identify_later,
+    functools.partial(identify_later),
+    IdentifiesLater(),
+    IdentifiesLater().__call__,
+    "x-user-id",
+    5,
+]
+
+
+@pytest.mark.parametrize("identify", NO_FUNCTIONS)
+def test_an_identify_that_cannot_be_called_as_a_function_is_told_when_it_is_given(identify):
+    """A coroutine named every request by another text, so that no user was ever limited."""
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        tollgate.RateLimitMiddleware(_app, identify=identify)
+    assert "`identify`" in str(wrong.value) and "def identify(scope)" in wrong.value.hint
+
+
+class Nameless:
+    pass
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "result, kind",
+    [
+        (lambda: identify_later({}), "coroutine"),
+        (Nameless, "Nameless"),
+        (lambda: (name for name in ("ann",)), "generator"),
+    ],
+)
+def test_an_identify_whose_result_names_nobody_is_an_error_and_not_open(result, kind):
+    client = tollgate.AsyncClient("127.0.0.1:1")
+    middleware = tollgate.RateLimitMiddleware(_app, client, identify=lambda scope: result())
+    scope = {"type": "http", "path": "/x", "headers": [], "client": ("10.0.0.1", 1)}
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        asyncio.run(middleware(scope, None, None))
+    assert kind in str(wrong.value) and "def identify(scope)" in wrong.value.hint

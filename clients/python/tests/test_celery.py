@@ -9,23 +9,29 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Iterator
 
+import celery.exceptions
 import pytest
 
 import tollgate
 from conftest import CONFIG, environment, write
+from fake_server import Fake, respond
 
 PATIENCE = 60
 #: One token, then one each two seconds: a task without one is put back.
 MORE = """guards:
   once: { limit: 30, period: 1m, burst: 1, by: name }
   brisk: { limit: 600, period: 1m, burst: 50, by: name, retries: 1, factor: 1.0 }
+  patient: { limit: 15, period: 1m, burst: 1, by: name }
   impatient: { limit: 1, period: 1m, burst: 1, by: name, wait: 1s, retry_delay: 90s }
 """
 GUARDS = CONFIG.replace("guards:\n", MORE)
@@ -91,8 +97,6 @@ def daemon(folder: Path) -> Iterator[tollgate.LocalDaemon]:
 @pytest.fixture(scope="module")
 def tasks(broker: str, daemon: tollgate.LocalDaemon, folder: Path) -> Iterator[object]:
     """The module of the tasks, with a worker of two forked processes behind it."""
-    os.environ["TEST_BROKER"] = broker
-    os.environ["TOLLGATE_ADMIN"] = daemon.admin
     here = Path(__file__).parent
     env = environment(TEST_BROKER=broker, TOLLGATE_ADMIN=daemon.admin)
     env["PYTHONPATH"] += os.pathsep + str(here)
@@ -102,14 +106,16 @@ def tasks(broker: str, daemon: tollgate.LocalDaemon, folder: Path) -> Iterator[o
          "--without-gossip", "--without-mingle"],
         cwd=folder, env=env, stdout=log, stderr=log,
     )
-    sys.path.insert(0, str(here))
-    module = importlib.import_module("celery_app")
+    with pytest.MonkeyPatch.context() as environment_of_import:
+        environment_of_import.setenv("TEST_BROKER", broker)
+        module = importlib.import_module("celery_app")
     until = time.monotonic() + PATIENCE
     while not module.app.control.ping(timeout=0.5):
         assert worker.poll() is None and time.monotonic() < until, (folder / "worker.log").read_text()
     yield module
     stop(worker)
     log.close()
+    del sys.modules["celery_app"]
 
 
 def noted(tasks, what: str) -> list:
@@ -179,6 +185,16 @@ def test_c5_the_wait_and_the_countdown_are_those_of_the_guard(tasks):
     result.revoke()
 
 
+def test_c5_a_soft_time_limit_while_a_task_waits_for_its_token_costs_no_retry(tasks):
+    """A token each four seconds, and one second until the limit: put back until there is one. Each
+    time it had been a failure, and the task was lost after four."""
+    results = [tasks.waits_long.delay() for _ in range(2)]
+    assert [result.get(timeout=PATIENCE) for result in results] == ["ran"] * 2
+    runs = noted(tasks, "waits_long")
+    assert [retries for _, retries in runs] == [0, 0]
+    assert abs(runs[1][0] - runs[0][0]) > 3
+
+
 def test_c5_a_denial_inside_the_task_is_not_a_failure(tasks):
     """It is put back: the longer of `retry_delay` (60 s) and the time of the denial counts."""
     result = tasks.denied_inside.delay()
@@ -226,6 +242,24 @@ def test_c6_can_submit_takes_a_task_token_without_waiting(daemon):
     assert smaller.can_submit_task("other", pending=10)
 
 
+def test_c6_a_smaller_bound_holds_for_the_daemons_count_too(daemon, caplog):
+    """Without a broker and without `pending=` it had no effect."""
+    manager = tollgate.QueueManager(daemon.client(), max_pending=2)
+    assert manager.can_submit_task("small"), "nobody has heard of this queue"
+    for number in range(3):
+        assert manager.can_submit_task("small")
+        manager.report_event("small", str(number), "submitted")
+    with daemon.client() as client:
+        tokens = client.get_status("small", guard="task")["tokens_available"]
+        with caplog.at_level(logging.WARNING, "tollgate"):
+            assert not manager.can_submit_task("small")
+        assert client.get_status("small", guard="task")["tokens_available"] >= tokens
+    assert "small is full: 3 tasks" in caplog.text
+    assert tollgate.QueueManager(daemon.client()).can_submit_task("small")
+    manager.report_event("small", "0", "started")
+    assert manager.can_submit_task("small")
+
+
 @pytest.mark.parametrize("pending", ["many", -1, True, 1.5])
 def test_a_count_that_is_none_is_a_typed_error(daemon, pending):
     manager = tollgate.QueueManager(daemon.client())
@@ -235,7 +269,7 @@ def test_a_count_that_is_none_is_a_typed_error(daemon, pending):
     with pytest.raises(tollgate.BadRequest):
         tollgate.QueueManager(daemon.client(), max_pending=pending)
     with pytest.raises(tollgate.BadRequest):
-        manager.tell(5, "id", "submitted")
+        manager.report_event(5, "id", "submitted")
 
 
 def test_c6_the_queue_status_has_the_documents_parts(tasks, daemon):
@@ -249,13 +283,13 @@ def test_c6_the_queue_status_has_the_documents_parts(tasks, daemon):
 def test_c6_without_a_broker_the_daemon_counts(daemon):
     manager = tollgate.QueueManager(daemon.client())
     for number in range(3):
-        manager.tell("counted", str(number), "submitted")
-    manager.tell("counted", "0", "started")
+        manager.report_event("counted", str(number), "submitted")
+    manager.report_event("counted", "0", "started")
     status = manager.get_queue_status()
     assert "counted" in status["active_queues"]
     assert status["active"]["counted"] == 1 and status["pending"]["counted"] >= 2
     with pytest.raises(tollgate.BadRequest):
-        manager.tell("counted", "0", "exploded")
+        manager.report_event("counted", "0", "exploded")
     with pytest.raises(tollgate.BadRequest):
         manager.pending("counted")
 
@@ -290,6 +324,107 @@ def test_c5_the_documents_values_are_the_defaults():
     assert (rules.retry_delay, rules.retries, rules.factor) == (60.0, 3, 2.0)
 
 
+class FakeTask:
+    """A task that a worker runs; it notes how it would be retried or put back."""
+
+    def __init__(self, is_eager: bool = False) -> None:
+        self.name = "fake"
+        self.request = SimpleNamespace(retries=0, is_eager=is_eager)
+        self.noted: list = []
+
+    def retry(self, **options: object) -> Exception:
+        self.noted.append(("retry", options["countdown"], options["max_retries"]))
+        return celery.exceptions.Retry()
+
+    def signature_from_request(self, **options: object) -> object:
+        self.noted.append(("put back", options["countdown"], options["retries"]))
+        return SimpleNamespace(apply_async=lambda: None)
+
+
+def runs_as(task: FakeTask, monkeypatch, client: tollgate.Client, work, **options) -> None:
+    monkeypatch.setattr(tollgate.tasks, "_current_task", lambda args: task)
+    with pytest.raises(celery.exceptions.Retry):
+        tollgate.rate_limited("a", client=client, **options)(work)()
+
+
+RULES = b'{"wait": 5, "retry_delay": 90, "retries": 7, "factor": 1.0}'
+
+
+def fails() -> None:
+    raise RuntimeError("broken")
+
+
+def test_c5_a_task_that_runs_long_is_retried_as_its_guard_says(fake, monkeypatch):
+    """What the daemon had said was forgotten after a minute: 3 retries and factor 2 then."""
+    monkeypatch.setattr(tollgate.tasks, "RULES_FOR", 0.0)
+
+    def grants(fake: Fake, connection: socket.socket, number: int) -> None:
+        while True:
+            fake.body_of(connection)
+            respond(connection, b'{"granted": true, "task": %s}' % RULES)
+
+    task = FakeTask()
+    with tollgate.Client(fake(grants).url) as client:
+        for _ in range(2):
+            runs_as(task, monkeypatch, client, fails)
+    assert task.noted == [("retry", 1.0, 7)] * 2
+
+
+def test_c5_a_task_is_put_back_as_its_guard_says_while_the_daemon_is_away(fake, monkeypatch):
+    monkeypatch.setattr(tollgate.tasks, "RULES_FOR", 0.0)
+
+    def grants_once(fake: Fake, connection: socket.socket, number: int) -> None:
+        fake.body_of(connection)
+        respond(connection, b'{"granted": true, "task": %s}' % RULES)
+
+    task = FakeTask()
+    server = fake(grants_once)
+    with tollgate.Client(server.url) as client:
+        runs_as(task, monkeypatch, client, fails)
+        server.server.shutdown(socket.SHUT_RDWR)
+        server.server.close()
+        runs_as(task, monkeypatch, client, fails)
+    assert task.noted == [("retry", 1.0, 7), ("put back", 90.0, 0)]
+
+
+def test_c5_a_denial_of_an_eager_task_is_not_its_own_cause(monkeypatch):
+    """Whoever printed the chain of causes never came to an end."""
+    task = FakeTask(is_eager=True)
+    monkeypatch.setattr(tollgate.tasks, "_current_task", lambda args: task)
+    limited = tollgate.rate_limited("a", client=tollgate.Client("127.0.0.1:1"))(fails)
+    with pytest.raises(tollgate.TollgateUnavailable) as away:
+        limited()
+    assert away.value.__cause__ is not away.value and task.noted == []
+
+
+def test_c5_the_permit_of_a_provider_is_held_as_long_as_its_task_runs(fake):
+    """It expired after half a minute and the provider's timeout, and another task could call too."""
+    server = fake(lends)
+
+    def work() -> None:
+        until = time.monotonic() + PATIENCE
+        while server.paths.count("/v1/renew") < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    with tollgate.Client(server.url) as client:
+        tollgate.rate_limited(provider="x", client=client)(work)()
+        assert server.paths.count("/v1/renew") >= 3 and server.paths[0] == "/v1/acquire" and "/v1/report" in server.paths[-2:]
+        until = time.monotonic() + PATIENCE
+        while "tollgate-renew" in [thread.name for thread in threading.enumerate()]:
+            assert time.monotonic() < until, "renewals end with the task"
+            time.sleep(0.01)
+
+
+def lends(fake: Fake, connection: socket.socket, number: int) -> None:
+    while True:
+        fake.body_of(connection)
+        is_first_renewal = fake.paths.count("/v1/renew") == 1 and fake.paths[-1] == "/v1/renew"
+        if is_first_renewal:  # one that does not come through ends nothing
+            respond(connection, b'{"error": "StoreLost"}', b"503 Service Unavailable")
+        else:
+            respond(connection, b'{"granted": true, "permit": "p1", "use_within": 0.1}')
+
+
 @pytest.mark.parametrize(
     "options", [{"retries": -1}, {"factor": 0.5}, {"wait": -1}, {"tokens": 0}, {"factor": "2"}]
 )
@@ -320,3 +455,17 @@ def test_a_countdown_has_a_bound():
     assert [rules.countdown(retries) for retries in (0, 1, 2)] == [1.0, 100.0, 10_000.0]
     assert [rules.countdown(retries) for retries in (3, 200, 10**9)] == [86_400.0] * 3
     assert tollgate.tasks._TaskRules(factor=1.0).countdown(10**9) == 1.0
+
+
+def test_a_fork_under_the_lock_of_the_default_client_does_not_block(daemon, monkeypatch):
+    """Celery forks its workers while other threads of the parent may ask for the client."""
+    monkeypatch.setenv("TOLLGATE_ADMIN", daemon.admin)
+    default = tollgate.tasks._DefaultClient()
+    monkeypatch.setattr(tollgate.tasks, "_default", default)
+    with default._lock:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(PATIENCE)  # a child that blocks dies, and the test fails
+            tollgate.tasks.default_client().acquire("x").report(status=200)
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import multiprocessing
 import os
 import pickle
 import socket
-import threading
+import ssl
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
+from http.client import IncompleteRead
+from urllib.error import HTTPError, URLError
 
 import httpx
 import pytest
+import redis
 import requests
+import urllib3
 
 import tollgate
+from tollgate._replies import Grant
 from tollgate._wire import Request
-from tollgate.permit import fault_of
+from tollgate._faults import fault_of
 from tollgate import BadRequest, NotAllowed, NotFound, NotServed, PermitError, RateLimitExceeded
+from fake_server import answer
 
 PATIENCE = 30
 
@@ -86,10 +96,12 @@ def test_exceptions_settle_the_permit(client, used):
     assert client.get_status("single")["permits"] == {"open": 0, "unreported": 0}
 
 
-def raised_429s():
-    from email.message import Message
-    from urllib.error import HTTPError
+def wrapping(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
 
+
+def raised_429s():
     headers = Message()
     headers["Retry-After"] = "60"
     request = httpx.Request("GET", "http://127.0.0.1/")
@@ -102,12 +114,22 @@ def raised_429s():
     yield requests.HTTPError(response=plain)
 
 
+@pytest.mark.parametrize("by", ["block", "report", "async report"])
 @pytest.mark.parametrize("error", list(raised_429s()), ids=lambda error: type(error).__module__)
-def test_a_429_that_is_raised_is_reported(client, error):
+def test_a_429_that_is_raised_is_reported(client, daemon, error, by):
     """``urlopen`` raises it before ``permit.report(response)`` is reached; it was never learned from."""
-    with pytest.raises(type(error)):
-        with client.acquire("x", timeout=PATIENCE):
-            raise error
+
+    async def report() -> tollgate.Reported:
+        async with daemon.async_client() as own:
+            return await (await own.acquire("x")).report(error=error)
+
+    if by == "block":
+        with pytest.raises(type(error)):
+            with client.acquire("x", timeout=PATIENCE):
+                raise error
+    else:
+        reported = client.acquire("x").report(error=error) if by == "report" else asyncio.run(report())
+        assert reported.cls == "limited" and 50 < reported.retry_in <= 61
     capacity = client.capacity("x")
     assert not capacity and capacity.reason == "cooldown", capacity
     client.send(Request("POST", "/v1/providers/x/reset"))
@@ -123,15 +145,92 @@ def test_a_429_that_is_raised_is_reported(client, error):
         (httpx.RemoteProtocolError("x"), "reset"),
         (requests.ConnectTimeout(), "connect"),
         (requests.ReadTimeout(), "timeout"),
+        (requests.ConnectionError(), "reset"),
+        (requests.ConnectionError(urllib3.exceptions.ReadTimeoutError(None, "/", "x")), "timeout"),
+        (requests.exceptions.ChunkedEncodingError(urllib3.exceptions.ProtocolError("x")), "reset"),
+        (URLError(socket.gaierror()), "dns"),
+        (URLError(ConnectionRefusedError()), "connect"),
+        (URLError(socket.timeout()), "timeout"),
+        (URLError(OSError(errno.EHOSTUNREACH, "No route to host")), "connect"),
+        (URLError(OSError("odd")), "reset"),
+        (URLError("unknown url type: x"), None),
+        (ssl.SSLCertVerificationError(), "connect"),
+        (IncompleteRead(b""), "reset"),
+        (type("TimeoutError", (Exception,), {"__module__": "asyncio.exceptions"})(), "timeout"),
+        (wrapping(RuntimeError("x"), requests.ConnectTimeout()), "connect"),
         (ConnectionResetError(), "reset"),
         (socket.gaierror(), "dns"),
         (socket.timeout(), "timeout"),
         (ValueError(), None),
+        (FileNotFoundError(errno.ENOENT, "x"), None),
         (KeyboardInterrupt(), None),
+        # not the provider's
+        (wrapping(redis.ConnectionError("x"), ConnectionRefusedError()), None),
+        (redis.TimeoutError("x"), None),
+        (wrapping(RuntimeError("x"), tollgate.TollgateUnavailable("x")), None),
+        (wrapping(tollgate.TollgateUnavailable("x"), ConnectionRefusedError()), None),
     ],
 )
 def test_errors_of_http_libraries_have_words(error, word):
     assert fault_of(error) == word
+
+
+@pytest.mark.parametrize("call", [requests.get, urllib.request.urlopen])
+@pytest.mark.parametrize("word", ["connect", "dns"])
+def test_calls_that_cannot_be_made_have_words(call, word, monkeypatch):
+    """Both libraries wrap what happened: it was reported as a call whose end nobody knows."""
+
+    def unknown_host(*arguments: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setenv("no_proxy", "*")
+    if word == "dns":
+        monkeypatch.setattr(socket, "getaddrinfo", unknown_host)
+    with pytest.raises(OSError) as failed:
+        call("http://127.0.0.1:1/" if word == "connect" else "http://shop.test/")
+    assert fault_of(failed.value) == word
+
+
+def test_a_report_of_an_error_beside_a_response_is_told():
+    permit = tollgate.Permit(tollgate.Client("127.0.0.1:1"), Grant("p", 0, None, None, "allow", 30, "x", None))
+    with pytest.raises(BadRequest):
+        permit.report(httpx.Response(200), error=httpx.ConnectError("x"))
+
+
+def test_a_report_has_the_latency_of_the_call(client, fake):
+    client.acquire("wide").report(status=200, latency=0.25)
+    assert client.report(client.acquire("wide").id, status=200, latency=1).first
+    server = fake(answer)
+    with tollgate.Client(server.url) as own:
+        own.report("p1", status=200, latency=0.25)
+    assert json.loads(server.bodies[0]) == {"permit": "p1", "status": 200, "latency": 0.25}
+    for latency in (-1, float("nan"), "10s"):
+        with pytest.raises(BadRequest) as wrong:
+            client.report("p1", status=200, latency=latency)
+        assert "`latency`" in str(wrong.value)
+
+
+def test_a_permit_is_renewed_while_it_is_open(client, daemon):
+    permit = client.acquire("wide")
+    assert 25 < client.renew(permit.id) <= 30
+    permit.renew()
+    assert 25 < permit.use_within <= 30
+    permit.report(status=200)
+    with pytest.raises(PermitError):
+        permit.renew()
+    with pytest.raises(NotFound) as unknown:
+        client.renew(permit.id)
+    assert unknown.value.code == "UnknownPermit"
+    with pytest.raises(PermitError):
+        client.acquire("203.0.113.7", guard="ip").renew()
+
+    async def main() -> None:
+        async with daemon.async_client() as own:
+            async with await own.acquire("wide") as permit:
+                assert 25 < await own.renew(permit.id) <= 30
+                await permit.renew()
+
+    asyncio.run(main())
 
 
 def test_a_429_that_is_reported_teaches_the_daemon(client):
@@ -363,40 +462,6 @@ def test_nothing_shows_the_token(daemon):
     assert secret not in str(wrong.value)
 
 
-def test_members_of_another_type_are_left_out():
-    """Something else on the address may send anything; the error is typed, or the member absent."""
-    from tollgate import _replies as replies
-    from tollgate._wire import Reply
-
-    address = tollgate.Client("127.0.0.1:1").address
-    body = b'{"granted": true, "permit": 5, "waited": "long", "remaining": [], "limit": 7, "decision": {}}'
-    grant = replies.grant_of(Reply(200, {}, body, True), address, {"provider": "x"})
-    assert (grant.permit, grant.waited, grant.remaining, grant.limit) == (None, 0.0, None, None)
-    assert grant.decision == "allow" and grant.provider == "x"
-    denied = body.replace(b'"waited"', b'"retry_in"').replace(b"true", b"false")
-    with pytest.raises(RateLimitExceeded) as error:
-        replies.grant_of(Reply(429, {}, denied, True), address, {})
-    assert error.value.retry_in is None and error.value.limit is None
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(429, RateLimitExceeded), (503, tollgate.TollgateUnavailable), (404, NotFound), (403, NotAllowed)],
-)
-def test_every_error_has_limit_reason_and_time(status, kind):
-    from tollgate import _replies as replies
-    from tollgate._wire import Reply
-
-    address = tollgate.Client("127.0.0.1:1").address
-    code = {404: b"UnknownProvider"}.get(status, b"StoreLost")
-    body = b'{"granted": false, "error": "%s", "reason": "store_lost", "limit": {"name": "5/1s"}}' % code
-    with pytest.raises(kind) as error:
-        replies.checked(Reply(status, {}, body, True), address)
-    wrong = pickle.loads(pickle.dumps(error.value))
-    assert (wrong.reason, str(wrong.limit), wrong.retry_in) == ("store_lost", "5/1s", None)
-    assert BadRequest("x").limit is None and BadRequest("x").reason is None
-
-
 @pytest.mark.parametrize("token", [5, b"secret", "a\nb"])
 def test_wrong_tokens_are_told(token):
     with pytest.raises(BadRequest) as wrong:
@@ -417,69 +482,6 @@ def test_a_daemon_that_is_away_is_a_typed_error():
     with pytest.raises(tollgate.TollgateUnavailable) as away:
         tollgate.Client("127.0.0.1:1").acquire("x")
     assert "127.0.0.1:1" in str(away.value) and "tollgate serve" in str(away.value)
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{",
-        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n-a\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-6\r\n",  # had no end
-        b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n",
-        b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\nhi",
-        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"0" * 5000 + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000,
-    ],
-)
-def test_something_else_on_the_address_is_a_typed_error(response):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(response)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        with pytest.raises(tollgate.TollgateUnavailable):
-            tollgate.Client(f"127.0.0.1:{server.getsockname()[1]}").acquire("x", wait=False)
-        thread.join(PATIENCE)
-
-
-def test_a_response_in_chunks_and_pieces_is_read():
-    from tollgate._wire import ReplyParser
-
-    data = (
-        b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b'3;x=1\r\n{"a\r\n4\r\n": 1\r\n1\r\n}\r\n0\r\n\r\n'
-    )
-    for size in (1, 2, 7, len(data)):
-        parser, reply = ReplyParser(), None
-        for at in range(0, len(data), size):
-            assert reply is None
-            reply = parser.feed(data[at : at + size])
-        assert reply.status == 200 and reply.json() == {"a": 1} and reply.keep_alive
-
-
-def test_connections_are_kept_and_replaced(make_daemon, provider):
-    """A connection that the daemon closed while it was idle costs no error."""
-    daemon = make_daemon(f"name: x\nupstream: {provider.url}\nlimits: [5/1h]\n")
-    client = daemon.client()
-    client.acquire("x")
-    assert len(client._pool._idle) == 1
-    kept = client._pool._idle[0]
-    client.acquire("x")
-    assert client._pool._idle == [kept]
-    kept.shutdown(socket.SHUT_RDWR)
-    client.acquire("x")
-    assert len(client._pool._idle) == 1 and client._pool._idle != [kept]
-    client.close()
-    assert client._pool._idle == []
 
 
 def test_threads_share_one_client(client, used):
@@ -535,22 +537,6 @@ def test_a_fork_under_a_held_lock_does_not_block(client):
         if pid == 0:
             signal_alarm()
             client.acquire("wide").report(status=200)
-            os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
-def test_a_fork_under_the_lock_of_the_default_client_does_not_block(daemon, monkeypatch):
-    """Celery forks its workers while other threads of the parent may ask for the client."""
-    from tollgate import tasks
-
-    monkeypatch.setenv("TOLLGATE_ADMIN", daemon.admin)
-    default = tasks._DefaultClient()
-    monkeypatch.setattr(tasks, "_default", default)
-    with default._lock:
-        pid = os.fork()
-        if pid == 0:
-            signal_alarm()
-            tasks.default_client().acquire("wide").report(status=200)
             os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 

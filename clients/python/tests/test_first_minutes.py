@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tollgate
-from tollgate.daemon import STOP_WITHIN
+from tollgate.daemon import SCRIPT, STOP_WITHIN
 from conftest import environment, write
 
 ROOT = Path(__file__).parent.parent
@@ -263,6 +264,53 @@ def test_a_folder_or_a_list_that_is_none_is_told(tmp_path):
     for options in ({"providers": "tmdb.yaml"}, {"providers": file}, {"args": "--verbose"}):
         with pytest.raises(tollgate.BadRequest):
             tollgate.local(tmp_path / "state", **options)
+
+
+@pytest.mark.parametrize("value", [5, 1.5, object(), "a\0b", "\ud800"])
+@pytest.mark.parametrize("name", ["folder", "config", "providers", "args"])
+def test_a_path_that_is_none_is_told(name, value, tmp_path):
+    """They were a bare TypeError or ValueError, and the folder was made before."""
+    wrong_value = [value] if name in ("providers", "args") else value
+    options = {"folder": tmp_path / "state", name: wrong_value}
+    with pytest.raises(tollgate.BadRequest) as wrong:
+        tollgate.local(**options)
+    assert f"`{name}`" in wrong.value.message and f"{name}=" in wrong.value.hint
+    assert not (tmp_path / "state").exists()
+    if name in ("providers", "args"):
+        with pytest.raises(tollgate.BadRequest) as wrong:
+            tollgate.local(tmp_path / "state", **{name: 5})
+        assert f"`{name}` is not a list" in str(wrong.value)
+
+
+def test_paths_may_be_of_any_kind(tmp_path):
+    file = write(tmp_path / "x.yaml", "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1h]\n")
+    paths = iter([os.fsencode(file)])
+    with tollgate.local(os.fsencode(tmp_path / "state"), providers=paths, args=("--offline",)) as daemon:
+        assert daemon.client().get_status("x")["limits"][0]["used"] == 0
+    assert (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("shell", [["sh"], ["bash"], ["bash", "--posix"]])
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_the_shell_of_a_local_daemon_signals_nobody_else(shell, is_dead, tmp_path):
+    """bash reaps a dead daemon at once, and its pid may mean another process when the program ends."""
+    record = tmp_path / "record"
+    noting = f'kill() {{ command kill "$@"; echo "$?" >{shlex.quote(str(record))}; }}; '
+    # Its own output stays open as long as it lives.
+    work = ["sh", "-c", "true" if is_dead else "exec sleep 60"]
+    process = subprocess.Popen(
+        [*shell, "-c", noting + SCRIPT, "tollgate", *work],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    pid = int(process.stdout.readline().split()[1])
+    if is_dead:
+        process.stdout.read()  # ends with the one that holds its other end
+    assert is_dead or is_running(pid)
+    process.communicate(b"\n", timeout=PATIENCE)
+    assert record.read_text() == "0\n", "the signal reached whom it was sent to"
+    assert ends(pid)
 
 
 def test_the_library_is_typed():

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections import Counter
 
 import httpx
@@ -24,6 +25,8 @@ def gateway(make_daemon, provider):
         f"name: small\ndomain: small.test\nupstream: {provider.url}\nlimits: [1/1h]\n",
         f"name: shared\ndomain: shared.test\nupstream: {provider.url}\n"
         "limits: [{ limit: 1, period: 1h, per: entity }]\n",
+        f"name: single\ndomain: single.test\nupstream: {provider.url}\nlimits: [1000/1h]\n"
+        "concurrency: 1\nlate_arrival: 100ms\n",
         config="callers: { app: { token: canary-app-token } }\n",  # tidy:canary
     )
 
@@ -60,6 +63,63 @@ def test_redirects_are_governed_too(gateway, provider):
     assert response.json()["path"] == "/target" and response.url == "http://site.test/target"
     with gateway.client() as own:
         assert own.get_status("site")["limits"][0]["used"] == 4
+
+
+def test_a_redirect_to_another_host_leaves_the_named_provider(gateway, provider):
+    """It went to the named provider, with the path of the other host."""
+    with client(gateway, provider="site", use_cache=False) as http:
+        url = "http://any.test/away?http://small.test/file"
+        assert http.get(url, follow_redirects=True).url == "http://small.test/file"
+        url = "http://any.test/away?http://shared.test/away?http://any.test/file"
+        assert http.get(url, follow_redirects=True).url == "http://any.test/file"
+    with gateway.client() as own:
+        used = {name: own.get_status(name)["limits"][0]["used"] for name in ("site", "small")}
+    assert used == {"site": 3, "small": 1}
+    there = "/away?http://shared.test/away?http://any.test/file"
+    back = "/away?http://any.test/file"
+    paths = ["/away?http://small.test/file", "/file", there, back, "/file"]
+    assert [path for _, path, _ in provider.requests] == paths
+
+
+@pytest.mark.parametrize(
+    "location, path",
+    [
+        ("https://a.test/b", "/site/b"),
+        ("http://A.test:80/b", "/site/b"),
+        ("/b", "/site/b"),
+        ("http://a.test:8080/b", "/http://a.test:8080/b"),
+        ("https://cdn.other.test/b", "/https://cdn.other.test/b"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_the_first_host_of_a_call_is_the_named_providers(kind, location, path):
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.raw_path.decode())
+        assert not [name for name in request.extensions if "tollgate" in name]
+        is_first = request.url.path == "/site/a"
+        return httpx.Response(302 if is_first else 200, headers={"Location": location} if is_first else {})
+
+    inner = httpx.MockTransport(answer)
+    options = {"provider": "site", "transport": inner}
+
+    async def main() -> None:
+        transport = tollgate.AsyncTransport("http://gw:4290", **options)
+        async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
+            await http.get("http://a.test/a")
+
+    if kind == "async":
+        asyncio.run(main())
+    else:
+        transport = tollgate.Transport("http://gw:4290", **options)
+        with httpx.Client(transport=transport, follow_redirects=True) as http:
+            http.get("http://a.test/a")
+            both = {"timeout": {"read": 5}}  # a call says nothing about the next with the same mapping
+            for host in ("c.test", "d.test"):
+                http.get(f"http://{host}/c", extensions=both)
+        assert seen[2:] == ["/site/c"] * 2
+    assert seen[:2] == ["/site/a", path]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +163,23 @@ def test_s11_switches_for_all_calls_and_for_one(gateway, provider):
     with client(gateway, use_cache=False, entity="odds", use_deduplication=False) as http:
         http.get("http://site.test/same")
     assert provider.paths() == {"/same": 4}
+
+
+def test_s11_a_switch_of_one_call_wins_in_both_directions():
+    """A transport without the cache could not be told to use it for one call."""
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(tuple(request.headers.get(f"x-tollgate-{name}") for name in ("cache", "dedup")))
+        return httpx.Response(200)
+
+    inner = httpx.MockTransport(answer)
+    off = tollgate.Transport(transport=inner, use_cache=False, use_deduplication=False)
+    with httpx.Client(transport=off) as http:
+        for switches in ({}, {"use_cache": True}, {"use_deduplication": True}, {"use_cache": "only"}):
+            http.get("http://a.test/", extensions={"tollgate": switches})
+        http.get("http://a.test/", headers={"X-Tollgate-Cache": "refresh"})
+    assert seen == [("no", "no"), (None, "no"), ("no", None), ("only", "no"), ("refresh", "no")]
 
 
 @pytest.mark.parametrize("one_call", [False, True])
@@ -247,6 +324,41 @@ def test_a_fork_leaves_direct_calls_apart_too(provider):
     assert used[0] == {provider.ports["/before"]} and not used[0] & used[1]
 
 
+def is_cut(descriptor: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{descriptor}") == os.devnull
+
+
+@pytest.mark.parametrize("way", ["gateway", "direct"])
+def test_a_forked_process_keeps_no_copy_of_its_parents_connections(way, gateway, provider):
+    """The gateway would not see that the parent has left a call that waits for its permit."""
+    at = gateway.gateway if way == "gateway" else "127.0.0.1:1"
+    site = "http://site.test" if way == "gateway" else provider.url
+    with httpx.Client(transport=tollgate.Transport(at, fallback="direct")) as http:
+        response = http.get(site + "/before")
+        descriptor = response.extensions["network_stream"].get_extra_info("socket").fileno()
+        assert in_both(lambda process: is_cut(descriptor) == (process == "child"))
+        after = http.get(site + "/after")
+    stream = after.extensions["network_stream"]
+    assert after.status_code == 200 and stream is response.extensions["network_stream"]
+
+
+def test_a_forked_process_keeps_no_copy_of_a_connection_that_waits_for_a_response(gateway, provider):
+    async def main() -> None:
+        transport = tollgate.AsyncTransport(gateway.gateway)
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE) as http:
+            call = asyncio.ensure_future(http.get("http://site.test/held"))
+            while not provider.requests:
+                await asyncio.sleep(0.01)
+            (connection,) = transport._transports.gateway()._pool.connections
+            stream = connection._connection._network_stream
+            descriptor = stream.get_extra_info("socket").fileno()
+            assert in_both(lambda process: is_cut(descriptor) == (process == "child"))
+            provider.let_go.set()
+            assert (await call).status_code == 200
+
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE))
+
+
 def test_a_transport_of_the_user_is_not_used_by_a_forked_process():
     """Only its owner knows how to make another one."""
     inner = httpx.MockTransport(lambda request: httpx.Response(200))
@@ -268,6 +380,85 @@ def test_a_transport_of_the_user_is_not_used_by_a_forked_process():
 
     with httpx.Client(transport=tollgate.Transport("http://gw:4290", transport=inner)) as http:
         assert in_both(is_typed)
+
+
+async def until(holds) -> None:
+    """Asks until it holds: sooner than a call would end by its timeout."""
+    until = time.monotonic() + PATIENCE / 2
+    while not await asyncio.get_running_loop().run_in_executor(None, holds):
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
+
+
+def cancelled(gateway, work) -> None:
+    """Runs ``work(http, own)``, with a client of the gateway and one of its daemon."""
+
+    async def main() -> None:
+        transport = tollgate.AsyncTransport(gateway.gateway)
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE) as http:
+            with gateway.client() as own:
+                await work(http, own)
+                # One call at a time: it waits for whatever the cancelled one has left behind.
+                began = time.monotonic()
+                assert (await http.get("http://single.test/next")).status_code == 200
+                assert time.monotonic() - began < PATIENCE / 2
+
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE))
+
+
+def test_a_call_that_is_cancelled_while_it_waits_for_a_permit_leaves_the_queue(gateway, provider):
+    async def work(http: httpx.AsyncClient, own: tollgate.Client) -> None:
+        def waiting() -> int:
+            return sum(own.get_status("single")["queue"][of] for of in ("high", "normal", "low"))
+
+        held = asyncio.ensure_future(http.get("http://single.test/held"))
+        await until(lambda: provider.paths()["/held"])
+        call = asyncio.ensure_future(http.get("http://single.test/cancelled"))
+        await until(lambda: waiting() == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: waiting() == 0)
+        provider.let_go.set()
+        assert (await held).status_code == 200
+
+    cancelled(gateway, work)
+    assert provider.paths() == {"/held": 1, "/next": 1}
+
+
+def test_a_call_that_is_cancelled_while_the_provider_works_gives_its_slot_back(gateway, provider):
+    async def work(http: httpx.AsyncClient, own: tollgate.Client) -> None:
+        call = asyncio.ensure_future(http.get("http://single.test/held"))
+        await until(lambda: provider.paths()["/held"])
+        assert not own.capacity("single")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: own.capacity("single").available)
+
+    cancelled(gateway, work)
+    assert provider.paths() == {"/held": 1, "/next": 1}
+
+
+def test_a_call_that_is_cancelled_while_its_response_arrives_gives_its_slot_back(gateway, provider):
+    async def work(http: httpx.AsyncClient, own: tollgate.Client) -> None:
+        has_begun = asyncio.Event()
+
+        async def read() -> None:
+            async with http.stream("GET", "http://single.test/half") as response:
+                async for _ in response.aiter_raw():
+                    has_begun.set()
+
+        call = asyncio.ensure_future(read())
+        await has_begun.wait()
+        assert not own.capacity("single")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: own.capacity("single").available)
+
+    cancelled(gateway, work)
+    assert provider.paths() == {"/half": 1, "/next": 1}
 
 
 def test_fallback_error_is_typed_for_httpx_and_for_tollgate():

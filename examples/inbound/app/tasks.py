@@ -4,7 +4,7 @@ Promises: a chunk takes a token of the guard `task` before it runs, waits for it
 queue if the wait would be too long; a chunk that fails is retried. The numbers are those of `tollgate.yaml`.
 A chunk leaves the broker only when it is done: if its worker is killed, or the broker is away when the chunk should
 be put back, it runs again, at the latest VISIBILITY_SECONDS later. So a chunk may run twice, and never not at all.
-Tollgate is told what becomes of each task, so that its metrics have the depth of the queue; a task does not
+What becomes of each task is reported to Tollgate, so that its metrics have the depth of the queue; a task does not
 depend on it.
 
 Reads TOLLGATE_ADMIN and TOLLGATE_GATEWAY (the daemon), BROKER_URL (Redis) and VISIBILITY_SECONDS (default 3600: longer
@@ -45,33 +45,33 @@ def transcribe_chunk(self: celery.Task, chunk_id: str, credits: int = 1) -> dict
     return response.raise_for_status().json()
 
 
-def tell(task_id: str, event: str) -> None:
+def report(task_id: str, event: str) -> None:
     try:
-        tollgate.QueueManager().tell(QUEUE, task_id, event)
+        tollgate.QueueManager().report_event(QUEUE, task_id, event)
     except tollgate.TollgateError as error:
         logging.getLogger("app").warning("task %s: %s is not in the metrics: %s", task_id, event, error)
 
 
 @signals.after_task_publish.connect
 def submitted(headers: dict, **_: object) -> None:
-    tell(headers["id"], "submitted")
+    report(headers["id"], "submitted")
 
 
 @signals.task_prerun.connect
 def started(task_id: str, **_: object) -> None:
-    tell(task_id, "started")
+    report(task_id, "started")
 
 
 @signals.task_retry.connect
 def scheduled(request: object, **_: object) -> None:
-    tell(request.id, "scheduled")  # type: ignore[attr-defined]
+    report(request.id, "scheduled")  # type: ignore[attr-defined]
 
 
 @signals.task_success.connect
 def finished(sender: celery.Task, **_: object) -> None:
-    tell(sender.request.id, "finished")
+    report(sender.request.id, "finished")
 
 
 @signals.task_failure.connect
 def failed(task_id: str, **_: object) -> None:
-    tell(task_id, "failed")
+    report(task_id, "failed")

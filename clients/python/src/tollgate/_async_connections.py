@@ -1,8 +1,8 @@
 """Keep-alive connections to one daemon, for asyncio; as ``_connections``.
 
-Promises: each event loop has connections and places of its own, so that several threads with a loop
+Promises: each event loop has connections and slots of its own, so that several threads with a loop
 each can share a client; a cancelled request ends in the server too, and a permit that arrives
-although its task is cancelled is given back.
+although its task is cancelled, or too late for it, is given back.
 Never: touches a connection of another loop, or of the process that forked this one.
 """
 
@@ -21,8 +21,8 @@ from . import _attempt as bounds
 from . import _forks
 from ._address import Address
 from ._attempt import Attempt, Unanswered, busy, not_connected, unavailable
-from ._wire import ConnectionClosed, Reply, Request, WireError
-from .errors import TollgateError
+from ._wire import Reply, Request, WireError
+from .errors import ReplyLost, TollgateError
 
 #: For work under way when a client is closed, and for its connections to close.
 CLOSE_WITHIN = 2.0
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 _Streams = Tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class _Places:
+class _Slots:
     """So many at a time; the others queue, first come, first served. For one event loop."""
 
     def __init__(self, count: int):
@@ -39,36 +39,36 @@ class _Places:
         self._queue: Deque["asyncio.Future[bool]"] = deque()
 
     async def take(self, patience: float) -> bool:
-        """Whether there was a place in time."""
+        """Whether there was a slot in time."""
         if self._free > 0:
             self._free -= 1
             return True
         loop = asyncio.get_running_loop()
-        place: "asyncio.Future[bool]" = loop.create_future()
-        self._queue.append(place)
-        timer = loop.call_later(patience, self._give_up, place)
+        slot: "asyncio.Future[bool]" = loop.create_future()
+        self._queue.append(slot)
+        timer = loop.call_later(patience, self._give_up, slot)
         try:
-            return await place
+            return await slot
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.result():
+            if slot.done() and not slot.cancelled() and slot.result():
                 self.give()
             else:
                 with contextlib.suppress(ValueError):  # given up before
-                    self._queue.remove(place)
+                    self._queue.remove(slot)
             raise
         finally:
             timer.cancel()
 
-    def _give_up(self, place: "asyncio.Future[bool]") -> None:
-        if not place.done():
-            self._queue.remove(place)
-            place.set_result(False)
+    def _give_up(self, slot: "asyncio.Future[bool]") -> None:
+        if not slot.done():
+            self._queue.remove(slot)
+            slot.set_result(False)
 
     def give(self) -> None:
         while self._queue:
-            place = self._queue.popleft()
-            if not place.done():
-                place.set_result(True)
+            slot = self._queue.popleft()
+            if not slot.done():
+                slot.set_result(True)
                 return
         self._free += 1
 
@@ -78,10 +78,10 @@ class _LoopState:
 
     def __init__(self) -> None:
         self.idle: List[_Streams] = []
-        self.prompt = _Places(bounds.PROMPT_MAX)
-        self.waiting = _Places(bounds.WAITING_MAX)
+        self.prompt = _Slots(bounds.PROMPT_MAX)
+        self.waiting = _Slots(bounds.WAITING_MAX)
         #: tasks that go on if their caller is cancelled
-        self.apart: Set["asyncio.Task[Any]"] = set()
+        self.shielded: Set["asyncio.Task[Any]"] = set()
         #: also those that serve a request now
         self.writers: "weakref.WeakSet[asyncio.StreamWriter]" = weakref.WeakSet()
 
@@ -121,10 +121,10 @@ class AsyncPool:
         return state
 
     async def close(self) -> None:
-        """Waits for what is under way apart, and closes the idle connections of this loop."""
+        """Waits for shielded work under way, and closes the idle connections of this loop."""
         state = self._state()
-        if state.apart:
-            await asyncio.wait(list(state.apart), timeout=CLOSE_WITHIN)
+        if state.shielded:
+            await asyncio.wait(list(state.shielded), timeout=CLOSE_WITHIN)
         idle, state.idle = state.idle, []
         for _, writer in idle:
             writer.close()
@@ -135,14 +135,14 @@ class AsyncPool:
                 one.cancel()
             await asyncio.gather(*closing, return_exceptions=True)
 
-    async def apart(self, work: "Coroutine[Any, Any, Result]") -> Result:
+    async def shielded(self, work: "Coroutine[Any, Any, Result]") -> Result:
         """Carries ``work`` out to its end, also if the caller is cancelled meanwhile."""
-        apart = self._state().apart
+        tasks = self._state().shielded
         task = asyncio.ensure_future(work)
-        apart.add(task)
+        tasks.add(task)
 
         def done(task: "asyncio.Task[Result]") -> None:
-            apart.discard(task)
+            tasks.discard(task)
             if not task.cancelled():
                 task.exception()  # retrieved: asyncio would print it otherwise
 
@@ -153,15 +153,15 @@ class AsyncPool:
         """One exchange, once there is a connection for it."""
         started = monotonic()
         state = self._state()
-        places = state.waiting if request.wait else state.prompt
-        if not await places.take(request.wait or bounds.GRACE):
+        slots = state.waiting if request.wait else state.prompt
+        if not await slots.take(request.wait or bounds.GRACE):
             raise busy(self.address)
         try:
             return await self._send(state, request, started)
         except (OSError, WireError, asyncio.TimeoutError) as error:
             raise unavailable(self.address, error) from error
         finally:
-            places.give()
+            slots.give()
 
     async def _send(self, state: _LoopState, request: Request, started: float) -> Reply:
         pauses: Iterator[float] = iter(bounds.PAUSES)
@@ -208,11 +208,11 @@ class AsyncPool:
                 state.idle.append(streams)
                 must_close = False
             return reply
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ReplyLost):
             if attempt.can_undo and attempt.is_sent:
                 # Before the cancellation goes on; a second one does not stop it.
                 must_close = False
-                await self.apart(self._take_back(state, streams, attempt))
+                await self.shielded(self._take_back(state, streams, attempt))
             raise
         finally:
             if must_close:
@@ -227,10 +227,19 @@ class AsyncPool:
                 attempt.is_sent = True
                 writer.write(attempt.rest())
 
+        def give_up() -> None:
+            attempt.is_late = True
+            if attempt.is_sent and attempt.can_undo:
+                # As on a cancellation: a grant that was sent before the server reads this still comes.
+                _end_sending(writer)
+                timers.append(loop.call_later(bounds.TAKE_BACK_WITHIN, writer.transport.abort))
+            else:
+                writer.transport.abort()
+
         # Timers, not `wait_for`: up to Python 3.11 that needs a task for each request, and loses a
         # cancellation that comes together with the response.
         until = loop.time() + wait + bounds.GRACE
-        timers = [loop.call_at(until, writer.transport.abort)]
+        timers = [loop.call_at(until, give_up)]
         try:
             writer.write(attempt.first)
             if attempt.asks_first:
@@ -241,10 +250,13 @@ class AsyncPool:
                 attempt.feed(await reader.read(bounds.READ_SIZE))
                 if attempt.is_awaited:
                     send_rest()
-        except (ConnectionError, ConnectionClosed) as error:
-            if loop.time() >= until:
-                raise asyncio.TimeoutError from error
-            raise attempt.closed(error) from error
+            if attempt.is_late and attempt.can_undo:
+                raise asyncio.TimeoutError
+        except (OSError, WireError, asyncio.TimeoutError) as error:
+            meaning = attempt.failed(asyncio.TimeoutError() if attempt.is_late else error)
+            if meaning is error:
+                raise
+            raise meaning from error
         finally:
             for timer in timers:
                 timer.cancel()
@@ -296,6 +308,8 @@ def _close_unused(task: "asyncio.Task[_Streams]") -> None:
 
 def _end_sending(writer: asyncio.StreamWriter) -> None:
     """The server reads the end of our side; its side stays open."""
+    if writer.is_closing():
+        return
     if writer.can_write_eof():
         writer.write_eof()
         return

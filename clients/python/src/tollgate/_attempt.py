@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from typing import Optional
 
 from ._address import Address
-from ._wire import Reply, ReplyParser, Request, WireError
+from ._wire import ConnectionClosed, Reply, ReplyParser, Request, WireError
 from .errors import QueueFull, ReplyLost, TollgateUnavailable
 
 #: Connections for requests that are answered at once. A decision takes microseconds, so more of
@@ -38,6 +39,10 @@ READ_SIZE = 64 * 1024
 
 #: This machine has no descriptor, port or memory for another connection; the daemon may be well.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+#: The other side has closed the connection; the last two are how TLS says it.
+CLOSED = (ConnectionError, ConnectionClosed, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+#: Three names for one thing, up to Python 3.10.
+TIMEOUTS = (socket.timeout, asyncio.TimeoutError, TimeoutError)
 
 
 class Unanswered(Exception):
@@ -59,7 +64,11 @@ class Attempt:
         )
         #: the server may have the whole request
         self.is_sent = False
+        #: the time for the response is over
+        self.is_late = False
         self.reply: Optional[Reply] = None
+        #: nothing more comes on this connection
+        self._is_over = False
         self._address = address
         self._request = request
         self._parser = ReplyParser()
@@ -81,21 +90,38 @@ class Attempt:
     @property
     def may_keep(self) -> bool:
         """The connection can serve another request."""
-        return self.reply is not None and self.reply.keep_alive and self.is_sent
+        is_kept = self.reply is not None and self.reply.keep_alive
+        return is_kept and self.is_sent and not self.is_late
 
-    def closed(self, error: Exception) -> Exception:
-        """What it means that the connection was closed before the response was whole."""
+    def failed(self, error: Exception) -> Exception:
+        """What it means that this happened before the response was whole; ``error`` itself, if it
+        says all there is to say."""
+        is_timeout = isinstance(error, TIMEOUTS)
+        is_closed = isinstance(error, CLOSED)
+        self._is_over = not is_timeout
+        if isinstance(error, WireError) and not is_closed:
+            return error
         if not self._request.is_repeatable and self.is_sent:
-            return ReplyLost(
-                f"Tollgate at {self._address.shown} closed the connection before it responded",
-                hint="the request may have been counted; ask again if that does no harm",
-            )
-        return Unanswered(error) if self._parser.is_empty else error
+            return self._reply_lost(error, is_timeout, is_closed)
+        return Unanswered(error) if is_closed and self._parser.is_empty else error
+
+    def _reply_lost(self, error: Exception, is_timeout: bool, is_closed: bool) -> ReplyLost:
+        what = f"cannot be reached any more ({type(error).__name__})"
+        if is_timeout:
+            what = "did not respond in time"
+        elif is_closed:
+            what = "closed the connection before it responded"
+        lost = ReplyLost(
+            f"Tollgate at {self._address.shown} {what}",
+            hint="the request may have been counted; ask again if that does no harm",
+        )
+        lost.is_timeout = is_timeout
+        return lost
 
     @property
     def can_undo(self) -> bool:
         """The response may have to be taken back, if nobody is there to receive it."""
-        return self._request.undo is not None
+        return self._request.undo is not None and not self._is_over
 
     def undo(self) -> Optional[Request]:
         """The request that takes back what the response has given."""
@@ -112,7 +138,7 @@ def not_connected(error: OSError) -> Exception:
 
 def unavailable(address: Address, error: BaseException) -> TollgateUnavailable:
     """The error of a request that got no response."""
-    if isinstance(error, (socket.timeout, asyncio.TimeoutError, TimeoutError)):
+    if isinstance(error, TIMEOUTS):
         what = "did not respond in time"
         hint = "the machine is overloaded, or something else listens there"
     elif isinstance(error, WireError):

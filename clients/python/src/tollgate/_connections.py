@@ -3,13 +3,15 @@
 Promises: each wait has a bound; there are at most so many connections, and requests queue for one;
 a connection is used by one request at a time; a forked process starts with none (two processes on
 one connection would read each other's responses); a permit that arrives while its caller is
-interrupted is given back.
+interrupted, or too late for it, is given back.
 Never: uses a proxy of the environment: a decision is a call to the user's own machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -20,7 +22,7 @@ from . import _attempt as bounds
 from . import _forks
 from ._address import Address
 from ._attempt import Attempt, Unanswered, busy, not_connected, unavailable
-from ._wire import ConnectionClosed, Reply, Request, WireError
+from ._wire import Reply, Request, WireError
 from .errors import TollgateError
 
 
@@ -55,24 +57,35 @@ class Pool:
         for connection in idle:
             connection.close()
 
-    def send(self, request: Request) -> Reply:
-        """One exchange, once there is a connection for it."""
+    def send(self, request: Request, received: Optional[List[Reply]] = None) -> Reply:
+        """One exchange, once there is a connection for it. ``received`` has the reply as soon as it
+        is whole, for a caller that an interruption keeps from getting it."""
         started = monotonic()
-        places = self._waiting if request.wait else self._prompt
-        if not places.acquire(timeout=request.wait or bounds.GRACE):
+        slots = self._waiting if request.wait else self._prompt
+        if not slots.acquire(timeout=request.wait or bounds.GRACE):
             raise busy(self.address)
         try:
-            return self._send(request, started)
+            return self._send(request, started, received)
         except (OSError, WireError) as error:
             raise unavailable(self.address, error) from error
         finally:
-            places.release()
+            slots.release()
 
-    def _send(self, request: Request, started: float) -> Reply:
+    def give_back(self, request: Request, received: List[Reply]) -> None:
+        """Takes back what ``request`` was given, for a caller that was interrupted meanwhile."""
+        for reply in received:
+            undo = request.undo(reply) if request.undo is not None else None
+            if undo is not None:
+                with contextlib.suppress(TollgateError):  # the daemon settles it by itself
+                    self.send(undo)
+
+    def _send(
+        self, request: Request, started: float, received: Optional[List[Reply]] = None
+    ) -> Reply:
         pauses: Iterator[float] = iter(bounds.PAUSES)
         while True:
             try:
-                return self._exchange(request.later(monotonic() - started))
+                return self._exchange(request.later(monotonic() - started), received)
             except Unanswered as error:
                 pause = next(pauses, None)
                 if pause is None:
@@ -90,16 +103,18 @@ class Pool:
                 return connection
             connection.close()
 
-    def _is_usable(self, connection: socket.socket) -> bool:
+    @staticmethod
+    def _is_usable(connection: socket.socket) -> bool:
+        """TLS reads its own messages here: a session ticket means nothing, a `close_notify` is the
+        end. Anything else that comes unasked is no response to the next request."""
         try:
             connection.settimeout(0)
-            # Below TLS: its messages may be there while nothing was asked.
-            data = socket.socket.recv(connection, 1, socket.MSG_PEEK)
-        except BlockingIOError:
+            connection.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:
-            return False
-        return bool(data) and self.address.tls is not None
+            pass
+        return False
 
     def _connect(self) -> socket.socket:
         at = (self.address.host, self.address.port)
@@ -122,7 +137,7 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    def _exchange(self, request: Request) -> Reply:
+    def _exchange(self, request: Request, received: Optional[List[Reply]]) -> Reply:
         """Over an idle connection, or a new one."""
         connection = self._pop()
         is_new = connection is None
@@ -132,10 +147,11 @@ class Pool:
             attempt = Attempt(self.address, request, is_new=is_new)
             try:
                 reply = self._carry_out(connection, attempt, request.wait)
-            except (OSError, WireError):
-                raise
+                if received is not None:
+                    received.append(reply)
             except BaseException:
-                # Ctrl-C, or what a signal handler raises, such as Celery's time limit.
+                # Ctrl-C, or what a signal handler raises, such as Celery's time limit; or no
+                # response in time.
                 self._take_back(connection, attempt)
                 raise
         except BaseException:
@@ -159,8 +175,11 @@ class Pool:
                 attempt.is_sent = True
             while attempt.reply is None:
                 self._receive(connection, attempt, until)
-        except (ConnectionError, ConnectionClosed) as error:
-            raise attempt.closed(error) from error
+        except (OSError, WireError) as error:
+            meaning = attempt.failed(error)
+            if meaning is error:
+                raise
+            raise meaning from error
         return attempt.reply
 
     def _await_continue(self, connection: socket.socket, attempt: Attempt) -> None:

@@ -85,12 +85,24 @@ class Core:
         headers: Optional[Mapping[str, str]],
         body: Union[str, bytes, None],
         error: Optional[str],
+        latency: Optional[float],
         cost: Optional[Cost],
     ) -> Exchange[Reported]:
         request = protocol.report(
-            permit, response, status=status, headers=headers, body=body, error=error, cost=cost
+            permit,
+            response,
+            status=status,
+            headers=headers,
+            body=body,
+            error=error,
+            latency=latency,
+            cost=cost,
         )
         return Exchange(request, lambda reply: replies.reported_of(reply, self.address))
+
+    def _renew(self, permit: str) -> Exchange[Optional[float]]:
+        request = protocol.renew(permit)
+        return Exchange(request, lambda reply: replies.renewed_of(reply, self.address))
 
     def _release(self, permit: str) -> Exchange[Dict[str, Any]]:
         return self._checked(protocol.release(permit))

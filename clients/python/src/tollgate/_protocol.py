@@ -186,6 +186,7 @@ def report(
     headers: Optional[Mapping[str, str]] = None,
     body: Union[str, bytes, None] = None,
     error: Optional[str] = None,
+    latency: Optional[float] = None,
     cost: Optional[Cost] = None,
 ) -> Request:
     """``POST /v1/report``. ``response`` is one of httpx, requests, aiohttp or urllib."""
@@ -209,6 +210,8 @@ def report(
             raise BadRequest("`body` is not a body", hint="give a text or bytes")
         part = body[:REPORT_BODY_MAX]
         fields["body"] = part.decode("utf-8", "replace") if isinstance(part, bytes) else part
+    if latency is not None:
+        fields["latency"] = seconds("latency", latency)
     if cost is not None:
         fields["cost"] = cost_of(cost, least=0)
     return Request("POST", "/v1/report", fields)
@@ -234,6 +237,11 @@ def report_headers(headers: Any) -> Dict[str, List[str]]:
 def release(permit: str) -> Request:
     """``POST /v1/release``."""
     return Request("POST", "/v1/release", {"permit": text("permit", permit)})
+
+
+def renew(permit: str) -> Request:
+    """``POST /v1/renew``."""
+    return Request("POST", "/v1/renew", {"permit": text("permit", permit)})
 
 
 def capacity(

@@ -116,6 +116,11 @@ def reported_of(reply: Reply, address: Address) -> Reported:
     return Reported(bool(body.get("first")), _name(body, "class"), _number(body, "retry_in"))
 
 
+def renewed_of(reply: Reply, address: Address) -> Optional[float]:
+    """Seconds within which the call of a renewed permit is to be made."""
+    return _number(checked(reply, address), "use_within")
+
+
 def metrics_of(
     reply: Reply, address: Address, entity: Optional[str] = None, provider: Optional[str] = None
 ) -> Dict[str, Any]:

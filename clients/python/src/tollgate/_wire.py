@@ -70,8 +70,8 @@ class Request:
         """The same request after this time: its wait ends when it would have ended."""
         if not self.wait or self.body is None:
             return self
-        left = max(self.wait - elapsed, 0.001)
-        return replace(self, wait=left, body={**self.body, "timeout": round(left, 3)})
+        remaining = max(self.wait - elapsed, 0.001)
+        return replace(self, wait=remaining, body={**self.body, "timeout": round(remaining, 3)})
 
 
 def common_head(host: str, headers: Mapping[str, str]) -> bytes:

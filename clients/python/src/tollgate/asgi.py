@@ -4,19 +4,33 @@ Each request asks the guards ``ip``, ``user`` (if its header is there) and ``api
 if one rejects, none is charged. Promises: exempt paths are not asked for; a rejection is 429 with
 ``X-RateLimit-*`` and ``Retry-After``, a success has the same rate headers, both have
 ``X-Tollgate-Decision``; all come with the decision, so that it costs one request. Requests pass unchecked only
-if the daemon cannot be reached or cannot decide, never because too many ask at once.
+if the daemon cannot be reached, does not respond in time or cannot decide, never because too many ask at once;
+an identifier that would be another one for each request is an error.
 Never: reads or delays a body, or believes ``X-Forwarded-For`` of somebody who is not trusted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import ipaddress
 import json
 import logging
 import math
 import time
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    MutableMapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from .client import AsyncClient, Client
 from .errors import (
@@ -43,13 +57,18 @@ AWAY_FOR = 1.0
 LOG_EVERY = 1.0
 #: The longest identifier that the daemon takes; a longer one is counted by its hash.
 IDENTIFIER_MAX = 256
+IDENTIFY_HINT = (
+    "give a function `def identify(scope)` that returns a text or a number; what has to be awaited, "
+    "await in an outer middleware and leave in scope"
+)
 
 
 class RateLimitMiddleware:
     """``app.add_middleware(RateLimitMiddleware)``.
 
     ``ip``, ``user``, ``api``: the names of the guards, ``None`` to leave one out. ``identify``
-    returns the user of a scope; by default the value of ``user_header``. ``on_unavailable``:
+    returns the user of a scope, a text or a number, and is no coroutine; by default it is the value of
+    ``user_header``. ``on_unavailable``:
     ``"open"`` lets requests pass while the daemon is away, ``"closed"`` responds 503. A daemon that
     is there and has too much to do is always 503.
     """
@@ -63,7 +82,7 @@ class RateLimitMiddleware:
         user: Optional[str] = "user",
         api: Optional[str] = "api",
         user_header: str = "x-user-id",
-        identify: Optional[Callable[[Scope], Optional[str]]] = None,
+        identify: Optional[Callable[[Scope], Union[str, int, None]]] = None,
         exempt_paths: Sequence[str] = ("/health",),
         trusted_proxies: Sequence[str] = (),
         on_unavailable: str = "open",
@@ -76,6 +95,8 @@ class RateLimitMiddleware:
             raise BadRequest(
                 "`exempt_paths` and `trusted_proxies` are lists", hint='write ["/health"]'
             )
+        if identify is not None:
+            _check_identify(identify)
         try:
             self._trusted = [ipaddress.ip_network(text, strict=False) for text in trusted_proxies]
         except ValueError as error:
@@ -123,8 +144,11 @@ class RateLimitMiddleware:
             raise TollgateUnavailable("Tollgate is away", retry_in=AWAY_FOR)
         try:
             permit = await self._client.acquire_all(asks, wait=False)
-        except ReplyLost:
-            raise
+        except ReplyLost as lost:
+            if not lost.is_timeout:
+                raise  # the daemon was there
+            self._away_until = time.monotonic() + AWAY_FOR
+            raise TollgateUnavailable(lost.message, hint="is its machine overloaded?") from lost
         except TollgateUnavailable:
             self._away_until = time.monotonic() + AWAY_FOR
             raise
@@ -170,14 +194,16 @@ class RateLimitMiddleware:
         if ip is not None:
             asks.append({"guard": ip, "identifier": _identifier(self._client_ip(scope))})
         if user is not None:
-            name = self._identify(scope) if self._identify else self._user_of(scope)
-            if name is not None and name != "":
-                asks.append({"guard": user, "identifier": _identifier(str(name))})
+            name = self._user_of(scope)
+            if name is not None:
+                asks.append({"guard": user, "identifier": _identifier(name)})
         if api is not None:
             asks.append({"guard": api, "identifier": "global"})
         return asks
 
     def _user_of(self, scope: Scope) -> Optional[str]:
+        if self._identify is not None:
+            return _user_text(self._identify(scope))
         for name, value in scope["headers"]:
             if name.lower() == self._user_header:
                 return str(value.decode("latin-1")).strip() or None
@@ -211,6 +237,31 @@ class RateLimitMiddleware:
             return False
         mapped = getattr(address, "ipv4_mapped", None)
         return any((mapped or address) in network for network in self._trusted)
+
+
+def _check_identify(identify: Any) -> None:
+    """Of a coroutine function each call has another result: no two requests would share a bucket."""
+    if not callable(identify):
+        raise BadRequest("`identify` is no function", hint=IDENTIFY_HINT)
+    called = getattr(type(identify), "__call__", None)
+    if inspect.iscoroutinefunction(identify) or inspect.iscoroutinefunction(called):
+        raise BadRequest("`identify` is a coroutine function", hint=IDENTIFY_HINT)
+
+
+def _user_text(user: Any) -> Optional[str]:
+    """What the guard counts by. The text of an object that has none is its place in memory, which
+    differs from request to request."""
+    if user is None or isinstance(user, (str, int)):
+        return None if user is None or user == "" else str(user)
+    text = str(user)
+    if inspect.isawaitable(user) or f"{id(user):x}" in text.lower():
+        if inspect.iscoroutine(user):
+            user.close()  # else Python warns that nobody awaits it
+        raise BadRequest(
+            f"`identify` has returned a {type(user).__name__}, which names nobody",
+            hint=IDENTIFY_HINT,
+        )
+    return text or None
 
 
 def _identifier(text: str) -> str:

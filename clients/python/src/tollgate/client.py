@@ -14,9 +14,9 @@ from ._async_connections import AsyncPool
 from ._connections import Pool
 from ._core import Core, Exchange, Result
 from ._protocol import Ask, Cost
-from ._replies import Capacity, Reported
+from ._replies import Capacity, Grant, Reported
 from ._wire import Reply, Request
-from .errors import QueueFull, RateLimitExceeded, TollgateUnavailable
+from .errors import QueueFull, RateLimitExceeded, TollgateError, TollgateUnavailable
 from .permit import AsyncPermit, Permit
 
 CONNECT_TIMEOUT = 2.0
@@ -72,13 +72,13 @@ class Client(Core):
             priority=priority,
             caller=caller,
         )
-        return Permit(self, self._run(exchange))
+        return self._permit(exchange)
 
     def acquire_all(
         self, asks: Sequence[Ask], *, wait: bool = True, timeout: float = 60.0
     ) -> Permit:
         """Tokens of several guards, all or none: ``[{"guard": "ip", "identifier": …}, …]``."""
-        return Permit(self, self._run(self._acquire_all(asks, wait, timeout)))
+        return self._permit(self._acquire_all(asks, wait, timeout))
 
     def report(
         self,
@@ -89,11 +89,20 @@ class Client(Core):
         headers: Optional[Mapping[str, str]] = None,
         body: Union[str, bytes, None] = None,
         error: Optional[str] = None,
+        latency: Optional[float] = None,
         cost: Optional[Cost] = None,
     ) -> Reported:
-        """Reports a permit by its id; may be sent again, the first one counts."""
-        exchange = self._report(permit, response, status, headers, body, error, cost)
+        """Reports a permit by its id; may be sent again, the first one counts.
+
+        ``latency``: seconds that the response took; without it the time since the grant.
+        """
+        exchange = self._report(permit, response, status, headers, body, error, latency, cost)
         return self._run(exchange)
+
+    def renew(self, permit: str) -> Optional[float]:
+        """Holds an open permit, by its id, as long as a new one: for a job that takes longer. Returns
+        its new ``use_within``."""
+        return self._run(self._renew(permit))
 
     def release(self, permit: str) -> None:
         """Gives a permit back by its id: its call was not made."""
@@ -147,6 +156,18 @@ class Client(Core):
 
     def _run(self, exchange: Exchange[Result]) -> Result:
         return exchange.result(self.send(exchange.request))
+
+    def _permit(self, exchange: Exchange[Grant]) -> Permit:
+        """An interruption (Ctrl-C, a signal handler) after the response has come loses no permit."""
+        received: List[Reply] = []
+        try:
+            grant = exchange.result(self._pool.send(exchange.request, received))
+            return Permit(self, grant)
+        except TollgateError:
+            raise
+        except BaseException:
+            self._pool.give_back(exchange.request, received)
+            raise
 
     def close(self) -> None:
         """Closes idle connections; the client can be used again."""
@@ -243,11 +264,16 @@ class AsyncClient(Core):
         headers: Optional[Mapping[str, str]] = None,
         body: Union[str, bytes, None] = None,
         error: Optional[str] = None,
+        latency: Optional[float] = None,
         cost: Optional[Cost] = None,
     ) -> Reported:
         """As :meth:`Client.report`."""
-        exchange = self._report(permit, response, status, headers, body, error, cost)
+        exchange = self._report(permit, response, status, headers, body, error, latency, cost)
         return await self._run(exchange)
+
+    async def renew(self, permit: str) -> Optional[float]:
+        """As :meth:`Client.renew`."""
+        return await self._run(self._renew(permit))
 
     async def release(self, permit: str) -> None:
         """As :meth:`Client.release`."""
@@ -297,10 +323,10 @@ class AsyncClient(Core):
     async def _run(self, exchange: Exchange[Result]) -> Result:
         return exchange.result(await self.send(exchange.request))
 
-    async def send_apart(self, request: Request) -> None:
+    async def send_shielded(self, request: Request) -> None:
         """Settles a permit in a task of its own; a daemon that is gone settles it by itself."""
         try:
-            await self._pool.apart(self.send(request))
+            await self._pool.shielded(self.send(request))
         except (QueueFull, TollgateUnavailable):
             pass
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import threading
 from time import monotonic
-from typing import Deque, List, Optional, Sequence, Union
+from typing import Any, Deque, List, Optional, Sequence, Union
 
 from . import _forks
 from ._protocol import seconds
@@ -30,8 +30,11 @@ LOG_LINES = 50
 #: The daemon lets calls finish for ten seconds.
 STOP_WITHIN = 15.0
 #: The shell waits for a line, or until its standard input ends, which it does even if this process is
-#: killed. It is the parent of the daemon, so the pid cannot mean another process.
-SCRIPT = '"$@" </dev/null & echo "pid $!"; exec >&- 2>&-; read -r _; kill -TERM $!; wait $!'
+#: killed. Then it signals its process group, which is itself and the daemon: the pid of a daemon that
+#: has died may mean another process, because some shells (bash) reap it at once.
+SCRIPT = (
+    '"$@" </dev/null & echo "pid $!"; exec >&- 2>&-; read -r _; trap "" TERM; kill -TERM 0; wait $!'
+)
 
 
 def find_binary() -> str:
@@ -43,7 +46,7 @@ def find_binary() -> str:
     if found is None:
         where = "TOLLGATE_BIN names no program" if named else "`tollgate` is not on PATH"
         raise TollgateUnavailable(
-            f"{where}",
+            where,
             hint="install it (`cargo install --locked --path crates/cli` in Tollgate's repository) "
             "or set TOLLGATE_BIN to its path",
         )
@@ -64,12 +67,18 @@ def local(
     quota. ``providers`` are provider files, ``config`` a tollgate.yaml, ``args`` further options of
     ``tollgate serve``.
     """
-    if isinstance(providers, (str, bytes, os.PathLike)) or isinstance(args, (str, bytes)):
-        raise BadRequest("`providers` and `args` are lists", hint='write providers=["tmdb.yaml"]')
+    options: List[str] = []
+    for provider in _texts("providers", providers, 'write providers=["tmdb.yaml"]'):
+        options += ["--provider", provider]
+    if config is not None:
+        options += ["--config", _text("config", config, 'write config="tollgate.yaml"')]
+    options += _texts("args", args, 'write args=["--offline"]')
+    path = None if folder is None else _text("folder", folder, 'write folder="state"')
+    timeout = seconds("timeout", timeout)
     command = [find_binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     env = dict(os.environ)
-    if folder is not None:
-        path = os.path.abspath(os.fspath(folder))
+    if path is not None:
+        path = os.path.abspath(path)
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -79,11 +88,24 @@ def local(
             ) from error
         command += ["--store", f"sqlite:{path}"]
         env["TOLLGATE_STATE_DIR"] = path
-    for provider in providers:
-        command += ["--provider", os.fspath(provider)]
-    if config is not None:
-        command += ["--config", os.fspath(config)]
-    return LocalDaemon([*command, *args], env, seconds("timeout", timeout))
+    return LocalDaemon([*command, *options], env, timeout)
+
+
+def _texts(name: str, values: Any, hint: str) -> List[str]:
+    if isinstance(values, (str, bytes, os.PathLike)) or not hasattr(values, "__iter__"):
+        raise BadRequest(f"`{name}` is not a list", hint=hint)
+    return [_text(name, value, hint) for value in values]
+
+
+def _text(name: str, value: Any, hint: str) -> str:
+    """A path or another text, as a program can get it."""
+    try:
+        text = os.fsdecode(os.fspath(value))
+        if b"\0" not in os.fsencode(text):
+            return text
+    except (TypeError, ValueError):
+        pass
+    raise BadRequest(f"`{name}` has a value that is not a path or text", hint=hint)
 
 
 class LocalDaemon:
@@ -174,11 +196,9 @@ class LocalDaemon:
         try:
             self._process.wait(STOP_WITHIN)
         except subprocess.TimeoutExpired:
-            # Two processes of our own, by their ids: the shell still waits for its child.
-            if self.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-            self._process.kill()
+            # The group of the shell, which still waits for its child: two processes of our own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._reader.join(max(until - monotonic(), 1.0))
 

@@ -115,7 +115,11 @@ class TollgateUnavailable(TollgateError):
 
 
 class ReplyLost(TollgateUnavailable):
-    """The connection ended after the request was sent: nobody knows whether it was counted."""
+    """No response came after the request was sent: nobody knows whether it was counted. A permit that
+    comes within a second all the same is given back."""
+
+    #: no response came in time; otherwise the connection ended
+    is_timeout: bool = False
 
 
 class QueueFull(TollgateError):

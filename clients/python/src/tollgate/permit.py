@@ -2,7 +2,7 @@
 
 Promises: a permit is settled once. As a context manager it is settled when the block ends, also by
 an exception: what was not reported counts as sent, and its slot is free at once. An exception that
-has a response, such as ``urllib.error.HTTPError``, reports it.
+has a response, such as ``urllib.error.HTTPError``, reports it, at the end of a block and as ``error=``.
 Never: gives back a permit by itself. Whether a call was sent is known to the caller only: an error of
 a second request, after a redirect, looks like one of the first. ``release`` gives it back.
 """
@@ -10,12 +10,12 @@ a second request, after a redirect, looks like one of the first. ``release`` giv
 from __future__ import annotations
 
 import os
-import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Type, Union
 
 from . import _protocol as protocol
 from . import _replies as replies
+from ._faults import fault_of, response_of
 from ._protocol import Cost
 from ._replies import Grant, Reported
 from ._wire import Request
@@ -23,52 +23,6 @@ from .errors import Limit, PermitError, QueueFull, TollgateUnavailable
 
 if TYPE_CHECKING:
     from .client import AsyncClient, Client
-
-#: By name, so that neither httpx nor requests is imported. Read from the most special class on.
-_WORDS = {
-    "ConnectTimeout": "connect",
-    "ConnectError": "connect",
-    "ConnectTimeoutError": "connect",
-    "NewConnectionError": "connect",
-    "ClientConnectorDNSError": "dns",
-    "ClientConnectorError": "connect",
-    "TimeoutException": "timeout",
-    "Timeout": "timeout",
-    "ServerTimeoutError": "timeout",
-    "NetworkError": "reset",
-    "ProtocolError": "reset",
-    "ServerDisconnectedError": "reset",
-    "ClientOSError": "reset",
-}
-
-
-def fault_of(error: BaseException) -> Optional[str]:
-    """The word for a failed call: ``connect``, ``dns``, ``timeout``, ``reset``.
-
-    ``None``: the error does not say what became of the call.
-    """
-    if isinstance(error, socket.gaierror):
-        return "dns"
-    if isinstance(error, ConnectionRefusedError):
-        return "connect"
-    if isinstance(error, (socket.timeout, TimeoutError)):
-        return "timeout"
-    if isinstance(error, ConnectionError):
-        return "reset"
-    for kind in type(error).__mro__:
-        if kind.__name__ in _WORDS and kind.__module__.split(".")[0] != "builtins":
-            return _WORDS[kind.__name__]
-    return None
-
-
-def response_of(error: Optional[BaseException]) -> Any:
-    """The response that an error stands for: ``urllib.error.HTTPError`` is one, the errors of
-    ``raise_for_status()`` of httpx, requests and aiohttp have or are one."""
-    for found in (getattr(error, "response", None), error):
-        status = getattr(found, "status_code", None) or getattr(found, "status", None)
-        if isinstance(status, int) and hasattr(getattr(found, "headers", None), "items"):
-            return found
-    return None
 
 
 class _PermitBase:
@@ -78,6 +32,7 @@ class _PermitBase:
         self._grant = grant
         self._pid = os.getpid()
         self._is_settled = grant.permit is None
+        self._use_within = grant.use_within
 
     @property
     def id(self) -> Optional[str]:
@@ -106,8 +61,8 @@ class _PermitBase:
 
     @property
     def use_within(self) -> Optional[float]:
-        """Make the call within so many seconds."""
-        return self._grant.use_within
+        """Make the call within so many seconds, counted from the grant or the last renewal."""
+        return self._use_within
 
     @property
     def provider(self) -> Optional[str]:
@@ -157,16 +112,13 @@ class _PermitBase:
     def _report(
         self, response: Any, error: Union[str, BaseException, None], **parts: Any
     ) -> Request:
-        word = fault_of(error) if isinstance(error, BaseException) else error
-        return protocol.report(self._open_id(), response, error=word, **parts)
-
-    def _at_end(self, error: Optional[BaseException]) -> Request:
-        """The request that settles it at the end of its block. A 429 that was raised is reported."""
-        response = response_of(error)
-        if response is not None:
-            return protocol.report(self._open_id(), response)
-        word = fault_of(error) if error is not None else None
-        return protocol.report(self._open_id(), error=word)
+        """A 429 that was raised is reported as the response that it is."""
+        if isinstance(error, BaseException):
+            is_alone = response is None and parts.get("status") is None and not parts.get("headers")
+            raised = response_of(error) if is_alone else None
+            error = fault_of(error) if raised is None else None
+            response = response if raised is None else raised
+        return protocol.report(self._open_id(), response, error=error, **parts)
 
     def _is_open_here(self) -> bool:
         return not self._is_settled and self._pid == os.getpid()
@@ -187,13 +139,23 @@ class Permit(_PermitBase):
         headers: Optional[Mapping[str, str]] = None,
         body: Union[str, bytes, None] = None,
         error: Union[str, BaseException, None] = None,
+        latency: Optional[float] = None,
         cost: Optional[Cost] = None,
     ) -> Reported:
-        """What became of the call: a response of any HTTP library, or its parts, or an error."""
-        request = self._report(response, error, status=status, headers=headers, body=body, cost=cost)
+        """What became of the call: a response of any HTTP library, or its parts, or an error.
+
+        ``latency``: seconds that the response took; without it the time since the grant.
+        """
+        request = self._report(
+            response, error, status=status, headers=headers, body=body, latency=latency, cost=cost
+        )
         reported = replies.reported_of(self._client.send(request), self._client.address)
         self._is_settled = True  # only now: after an error the report may be sent again
         return reported
+
+    def renew(self) -> None:
+        """The call is still to be made, or takes longer: holds the permit as long as a new one."""
+        self._use_within = self._client.renew(self._open_id())
 
     def release(self) -> None:
         """The call was not made: gives the permit back."""
@@ -212,7 +174,7 @@ class Permit(_PermitBase):
         if not self._is_open_here():
             return
         try:
-            self._client.send(self._at_end(error))
+            self._client.send(self._report(None, error))
         except (QueueFull, TollgateUnavailable):
             pass  # an unreported permit counts as sent; the error of the block is the one to see
         self._is_settled = True
@@ -233,13 +195,20 @@ class AsyncPermit(_PermitBase):
         headers: Optional[Mapping[str, str]] = None,
         body: Union[str, bytes, None] = None,
         error: Union[str, BaseException, None] = None,
+        latency: Optional[float] = None,
         cost: Optional[Cost] = None,
     ) -> Reported:
         """As :meth:`Permit.report`."""
-        request = self._report(response, error, status=status, headers=headers, body=body, cost=cost)
+        request = self._report(
+            response, error, status=status, headers=headers, body=body, latency=latency, cost=cost
+        )
         reported = replies.reported_of(await self._client.send(request), self._client.address)
         self._is_settled = True  # only now: after an error the report may be sent again
         return reported
+
+    async def renew(self) -> None:
+        """As :meth:`Permit.renew`."""
+        self._use_within = await self._client.renew(self._open_id())
 
     async def release(self) -> None:
         """As :meth:`Permit.release`."""
@@ -258,5 +227,5 @@ class AsyncPermit(_PermitBase):
         if not self._is_open_here():
             return
         # A task of its own: a second cancellation must not leave the permit open.
-        await self._client.send_apart(self._at_end(error))
+        await self._client.send_shielded(self._report(None, error))
         self._is_settled = True

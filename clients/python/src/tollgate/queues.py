@@ -1,8 +1,8 @@
 """``QueueManager``: whether a task may be submitted, and how full the queues are.
 
 Promises: with a Celery ``app`` the broker's own count decides; otherwise the daemon's count of the
-events it was told. Beyond ``max_pending`` (that of the daemon's guard ``task``, or a smaller one that
-is given here) it says no and logs the depth.
+events that were reported to it. Beyond ``max_pending`` (that of the daemon's guard ``task``, or a
+smaller one that is given here) it says no and logs the depth.
 Never: submits a task, or waits for a token.
 """
 
@@ -47,7 +47,8 @@ class QueueManager:
     def can_submit_task(self, name: str, *, pending: Optional[int] = None) -> bool:
         """Takes one token of the guard ``task`` for this queue, if the queue is not full.
 
-        ``pending`` is a count of your own; without it the broker of ``app`` is asked.
+        ``pending`` is a count of your own; without it the broker of ``app`` is asked, and without an
+        ``app`` the daemon's count is taken.
         """
         protocol.text("name", name)
         protocol.admin_only(self._client.address, "can_submit_task")
@@ -55,10 +56,11 @@ class QueueManager:
             protocol.count_of("pending", pending)
         if pending is None and self._app is not None:
             pending = self.pending(name)
-        most = self._max_pending
-        if pending is not None and most is not None and pending > most:
-            self._log_depth(name, pending)
-            return False
+        if self._max_pending is not None:
+            depth = self._counted(name) if pending is None else pending
+            if depth > self._max_pending:
+                self._log_depth(name, depth)
+                return False
         body: Dict[str, Any] = {"queue": name}
         if pending is not None:
             body["pending"] = pending
@@ -106,15 +108,22 @@ class QueueManager:
                 hint="is it running? Or give pending=…",
             ) from error
 
-    def tell(self, name: str, task_id: str, event: str) -> Dict[str, Any]:
-        """Tells the daemon what became of a task: submitted, started, scheduled, finished, failed."""
+    def report_event(self, name: str, task_id: str, event: str) -> Dict[str, Any]:
+        """What became of a task, for the daemon's counts: submitted, started, scheduled, finished,
+        failed."""
         if event not in EVENTS:
             raise BadRequest("the event is not known", hint="one of " + ", ".join(EVENTS))
         protocol.text("name", name)
         protocol.text("task_id", task_id)
-        protocol.admin_only(self._client.address, "tell")
+        protocol.admin_only(self._client.address, "report_event")
         body = {"id": task_id, "event": event}
         return self._ask(Request("POST", "/v1/tasks/" + quote(name, safe=""), body))
+
+    def _counted(self, name: str) -> int:
+        """The daemon's count of what waits in this queue."""
+        counts = _by_queue(self._ask(Request("GET", "/v1/tasks")))
+        pending = counts["pending"].get(name, 0)
+        return pending if isinstance(pending, int) else 0
 
     def _ask(self, request: Request) -> Dict[str, Any]:
         return replies.checked(self._client.send(request), self._client.address)

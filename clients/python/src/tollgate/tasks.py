@@ -2,12 +2,14 @@
 
 Promises: a task waits up to ``wait`` seconds; then it goes back to its queue with a countdown, which
 is not a retry and costs none. After a failure it is retried ``retries`` times, after 1, 2, 4 seconds.
-Numbers that the decorator does not give are those of the daemon's guard.
-Never: imports Celery before a task runs.
+Numbers that the decorator does not give are those of the daemon's guard, as it last said them. The
+permit of a provider is held as long as its task runs.
+Never: imports Celery before a decorated function is called.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -15,21 +17,23 @@ import math
 import threading
 import time
 from dataclasses import dataclass, fields, replace
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple, TypeVar, Union
 
 from . import _forks
 from . import _protocol as protocol
 from ._protocol import Cost
 from .client import AsyncClient, Client
-from .errors import BadRequest, QueueFull, RateLimitExceeded, TollgateUnavailable
+from .errors import BadRequest, QueueFull, RateLimitExceeded, TollgateError, TollgateUnavailable
 from .permit import Permit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("tollgate")
 
-#: How long what the daemon says about a guard is remembered; a reload may change it.
+#: What the daemon says about a guard is asked for again after this time: a reload may change it.
 RULES_FOR = 60.0
+#: A renewal is due in this part of the time within which a call is to be made, so that one may be lost.
+RENEW_AT = 0.5
 #: One day, as the longest wait.
 COUNTDOWN_MAX = protocol.TIMEOUT_MAX
 
@@ -149,15 +153,21 @@ def rate_limited(
             if task is None:  # called as a plain function
                 with taker.acquire(identifier or function.__name__):
                     return function(*args, **kwargs)
+            has_begun = False
             try:
                 with taker.acquire(identifier or task.name):
+                    has_begun = True
                     return function(*args, **kwargs)
             except (RateLimitExceeded, QueueFull, TollgateUnavailable) as denied:
+                if task.request.is_eager:
+                    raise  # without a broker there is no queue to go back to
                 raise _put_back(task, denied, taker.rules().retry_delay) from denied
             except Exception as error:
                 if _is_of_celery(error):
                     raise
                 rules = taker.rules()
+                if not has_begun and _is_time_limit(error):
+                    raise _put_back(task, error, rules.retry_delay) from error
                 countdown = rules.countdown(task.request.retries or 0)
                 log.warning("task %s failed (%s)", task.name, type(error).__name__)
                 raise task.retry(
@@ -185,19 +195,32 @@ class _Taker:
         self._provider = provider
         self._tokens = tokens
         self._own = own
+        #: what the daemon has said in this run
+        self._rules: Optional[_TaskRules] = None
 
     def rules(self) -> _TaskRules:
-        """What holds for a task now."""
-        return (self._known() or _TaskRules()).chosen(self._own)
+        """What holds for this run: as the daemon said in it, or else when it was last asked."""
+        if self._rules is None and self._provider is None:
+            _, self._rules = _learned.get(self._key(), (0.0, None))
+        return (self._rules or _TaskRules()).chosen(self._own)
 
-    def acquire(self, name: str) -> Permit:
-        if self._provider is not None:
-            wait = self.rules().wait
-            return self._client.acquire(
-                provider=self._provider, tokens=self._tokens, wait=wait > 0, timeout=wait
-            )
-        if self._own["wait"] is None and self._known() is None:
-            # How long to wait is not known yet. Each reply says it, and a token that is there needs no wait.
+    @contextlib.contextmanager
+    def acquire(self, name: str) -> Iterator[None]:
+        """What a run needs, for as long as it takes."""
+        if self._provider is None:
+            with self._token(name):
+                yield
+            return
+        wait = self.rules().wait
+        permit = self._client.acquire(
+            provider=self._provider, tokens=self._tokens, wait=wait > 0, timeout=wait
+        )
+        with permit, _renewed(permit):
+            yield
+
+    def _token(self, name: str) -> Permit:
+        if self._own["wait"] is None and not self._is_fresh():
+            # How long to wait may have changed. Each reply says it, and a token that is there needs no wait.
             try:
                 return self._take(name, 0.0)
             except RateLimitExceeded as denied:
@@ -217,14 +240,36 @@ class _Taker:
     def _key(self) -> Tuple[str, str]:
         return (self._client.address.shown, self._guard)
 
-    def _known(self) -> Optional[_TaskRules]:
-        if self._provider is not None:
-            return None
-        until, rules = _learned.get(self._key(), (0.0, None))
-        return rules if time.monotonic() < until else None
+    def _is_fresh(self) -> bool:
+        until, _ = _learned.get(self._key(), (0.0, None))
+        return time.monotonic() < until
 
     def _learn(self, task: Optional[Mapping[str, Any]]) -> None:
-        _learned[self._key()] = (time.monotonic() + RULES_FOR, _TaskRules().learned(task))
+        self._rules = _TaskRules().learned(task)
+        _learned[self._key()] = (time.monotonic() + RULES_FOR, self._rules)
+
+
+@contextlib.contextmanager
+def _renewed(permit: Permit) -> Iterator[None]:
+    """Renews a permit while its task runs: its slot would come free, and another task could call."""
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait((permit.use_within or 1.0) * RENEW_AT):
+            try:
+                permit.renew()
+            except (QueueFull, TollgateUnavailable):
+                continue  # the next one may come through
+            except TollgateError as error:
+                log.debug("the permit of %s is not renewed any more: %s", permit.provider, error)
+                return
+
+    if permit.use_within is not None:
+        threading.Thread(target=renew, name="tollgate-renew", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def _current_task(args: "tuple[Any, ...]") -> Any:
@@ -245,6 +290,12 @@ def _is_of_celery(error: Exception) -> bool:
     return isinstance(error, TaskPredicate)  # Retry, Ignore, Reject
 
 
+def _is_time_limit(error: Exception) -> bool:
+    from celery.exceptions import SoftTimeLimitExceeded
+
+    return isinstance(error, SoftTimeLimitExceeded)
+
+
 def _is_of_broker(error: Exception) -> bool:
     from kombu.exceptions import OperationalError
 
@@ -257,8 +308,6 @@ def _put_back(task: Any, denied: Exception, retry_delay: float) -> Any:
 
     retry_in = getattr(denied, "retry_in", None)
     countdown = max(retry_delay, retry_in or 0.0)
-    if task.request.is_eager:
-        return denied  # without a broker there is no queue to go back to
     log.info("task %s is queued again in %.0f s: %s", task.name, countdown, denied)
     signature = task.signature_from_request(countdown=countdown, retries=task.request.retries)
     try:

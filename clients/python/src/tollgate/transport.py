@@ -1,9 +1,10 @@
 """``Transport`` and ``AsyncTransport``: httpx through the gateway.
 
 Promises: a request goes to the gateway with its own method, headers and body, and comes back as if
-the provider had answered; redirects and retries of httpx are governed too. With
-``fallback="direct"`` a request goes to the provider only if it surely did not reach the gateway. A
-forked process has connections of its own.
+the provider had answered; redirects and retries of httpx are governed too: those to another host than
+the call's by the limits of that host, also if a provider is named. With ``fallback="direct"`` a request
+goes to the provider only if it surely did not reach the gateway. A forked process has connections of
+its own.
 Never: sends a header of Tollgate to a provider, or a token into an error; uses a connection of the
 process that forked this one.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import Any, Callable, Dict, Generic, List, Mapping, Optional, TypeVar
+from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Mapping, Optional, TypeVar
 
 import httpx
 
@@ -28,6 +29,9 @@ DEFAULT_GATEWAY = "http://127.0.0.1:4290"
 LINK = re.compile(r"<([^<>]*)>")
 #: The key of ``request.extensions`` with switches of one call.
 EXTENSION = "tollgate"
+#: The key of ``request.extensions`` with the host that a call began with; httpx passes it on to the
+#: requests that follow redirects.
+FIRST_HOST = "tollgate.first_host"
 PREFIX = "x-tollgate-"
 SWITCHES = ("entity", "priority", "caller", "cost", "timeout", "use_cache", "use_deduplication")
 
@@ -67,22 +71,25 @@ class _Router:
         self.falls_back = fallback == "direct"
         self._headers = _headers(switches)
         if token is not None:
-            self._headers["x-tollgate-token"] = _printable("token", token)
+            self._headers[PREFIX + "token"] = _printable("token", token)
 
     def governed(self, request: httpx.Request) -> httpx.Request:
         """The same request to the gateway."""
         url = request.url
-        if self.provider is not None:
-            path = b"/" + self.provider.encode() + url.raw_path
+        provider = self._provider_of(request)
+        if provider is not None:
+            path = b"/" + provider.encode() + url.raw_path
         else:
             path = b"/" + url.raw_scheme + b"://" + url.netloc + url.raw_path
         headers = request.headers.copy()
         headers["host"] = self.gateway.netloc.decode("ascii")
         extensions = dict(request.extensions)
+        extensions.pop(FIRST_HOST, None)
         switches = extensions.pop(EXTENSION, None)
         extensions.pop("sni_hostname", None)
         for name, value in {**self._headers, **_headers({} if switches is None else switches)}.items():
-            headers.setdefault(name, value)
+            if value is not None:
+                headers.setdefault(name, value)
         return httpx.Request(
             request.method,
             self.gateway.copy_with(raw_path=path),
@@ -91,24 +98,38 @@ class _Router:
             extensions=extensions,
         )
 
+    def _provider_of(self, request: httpx.Request) -> Optional[str]:
+        """The named provider, for the host that the call began with; others go by their URLs."""
+        if self.provider is None:
+            return None
+        host = (request.url.host, request.url.port)
+        first = request.extensions.get(FIRST_HOST)
+        if first is None:
+            # Not into the mapping: it may be the caller's, for many calls.
+            request.extensions = {**request.extensions, FIRST_HOST: host}
+        return self.provider if first in (None, host) else None
+
     def returned(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
         """The response with links to the provider, which the gateway has led through itself."""
+        provider = self._provider_of(request)
         for name in ("location", "content-location"):
             if name in response.headers:
-                response.headers[name] = self._original(request.url, response.headers[name])
+                response.headers[name] = self._original(
+                    request.url, provider, response.headers[name]
+                )
         if "link" in response.headers:
             links = response.headers["link"]
             response.headers["link"] = LINK.sub(
-                lambda found: f"<{self._original(request.url, found[1])}>", links
+                lambda found: f"<{self._original(request.url, provider, found[1])}>", links
             )
         return response
 
-    def _original(self, url: httpx.URL, link: str) -> str:
+    def _original(self, url: httpx.URL, provider: Optional[str], link: str) -> str:
         here = f"{self.gateway.scheme}://{self.gateway.netloc.decode('ascii')}"
         path = link[len(here) :] if link.startswith(here + "/") else link
-        if self.provider is None:
+        if provider is None:
             return path[1:] if path.startswith(("/http://", "/https://")) else link
-        prefix = f"/{self.provider}"
+        prefix = f"/{provider}"
         if not path.startswith((prefix + "/", prefix + "?")) and path != prefix:
             return link
         return f"{url.scheme}://{url.netloc.decode('ascii')}{path[len(prefix) :] or '/'}"
@@ -119,7 +140,11 @@ class _Router:
             [(name, value) for name, value in request.headers.raw
              if not name.lower().startswith(PREFIX.encode())]
         )
-        extensions = {name: of for name, of in request.extensions.items() if name != EXTENSION}
+        extensions = {
+            name: of
+            for name, of in request.extensions.items()
+            if name not in (EXTENSION, FIRST_HOST)
+        }
         return httpx.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=extensions
         )
@@ -137,14 +162,17 @@ class _Router:
         return self.direct(request)
 
 
-def _headers(switches: Mapping[str, Any]) -> Dict[str, str]:
-    """S11: switches of calls as headers; a switch that is wrong is an error, not without effect."""
+def _headers(switches: Mapping[str, Any]) -> Dict[str, Optional[str]]:
+    """S11: switches of calls as headers; a switch that is wrong is an error, not without effect.
+
+    ``None``: a switch that is on, so that the transport's own does not count for this call.
+    """
     if not isinstance(switches, Mapping):
         raise BadRequest("the switches are no mapping", hint='write {"use_cache": False}')
     unknown = [name for name in switches if name not in SWITCHES]
     if unknown:
         raise BadRequest(f"`{unknown[0]}` is no switch", hint="one of " + ", ".join(SWITCHES))
-    headers: Dict[str, str] = {}
+    headers: Dict[str, Optional[str]] = {}
     for name in ("entity", "priority", "caller"):
         if switches.get(name) is not None:
             headers[PREFIX + name] = _printable(name, switches[name])
@@ -161,11 +189,14 @@ def _headers(switches: Mapping[str, Any]) -> Dict[str, str]:
         headers[PREFIX + "cache"] = use_cache
     elif use_cache is False:
         headers[PREFIX + "cache"] = "no"
-    elif use_cache is not None and use_cache is not True:
+    elif use_cache is True:
+        headers[PREFIX + "cache"] = None
+    elif use_cache is not None:
         raise BadRequest("`use_cache` is not known", hint='give True, False, "only" or "refresh"')
     use_deduplication = switches.get("use_deduplication")
-    if use_deduplication is not None and not flag("use_deduplication", use_deduplication):
-        headers[PREFIX + "dedup"] = "no"
+    if use_deduplication is not None:
+        is_used = flag("use_deduplication", use_deduplication)
+        headers[PREFIX + "dedup"] = None if is_used else "no"
     return headers
 
 
@@ -181,7 +212,7 @@ def _printable(name: str, value: Any) -> str:
 Inner = TypeVar("Inner")
 
 
-class _Ways(Generic[Inner]):
+class _Transports(Generic[Inner]):
     """The transports below: to the gateway, and to providers if calls may go there directly."""
 
     def __init__(self, make: Callable[[], Inner], given: Optional[Inner], falls_back: bool):
@@ -197,11 +228,15 @@ class _Ways(Generic[Inner]):
         _forks.register(self)
 
     def after_fork(self) -> None:
-        """Leaves every connection to the parent. The new transports are made when they are needed:
-        they load certificates, which a process that calls nobody need not wait for."""
+        """Leaves every connection to the parent: an end that only the parent sees would not reach the
+        gateway. The new transports are made when they are needed: they load certificates, which a
+        process that calls nobody need not wait for."""
         self._lock = threading.Lock()
+        own = [self._direct] if self._is_given else [self._gateway, self._direct]
         self._inherited += [self._gateway, self._direct]
         self._gateway = self._direct = None
+        for descriptor in _descriptors(own):
+            _forks.cut(descriptor)
 
     def gateway(self) -> Inner:
         with self._lock:
@@ -227,6 +262,18 @@ class _Ways(Generic[Inner]):
         return [one for one in (self._gateway, self._direct) if one is not None]
 
 
+def _descriptors(transports: Iterable[object]) -> Iterator[int]:
+    """The sockets of httpx's own transports. httpcore shows its connections, but not what is in them:
+    of a version that has other names nothing is found."""
+    for transport in transports:
+        pool = getattr(transport, "_pool", None)
+        for connection in getattr(pool, "connections", ()):
+            stream = getattr(getattr(connection, "_connection", None), "_network_stream", None)
+            found: Any = stream.get_extra_info("socket") if stream is not None else None
+            if found is not None:
+                yield found.fileno()
+
+
 #: Errors after which surely nothing was sent.
 UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout)
 
@@ -250,21 +297,21 @@ class Transport(httpx.BaseTransport):
         **switches: Any,
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
-        self._ways: "_Ways[httpx.BaseTransport]" = _Ways(
+        self._transports: "_Transports[httpx.BaseTransport]" = _Transports(
             httpx.HTTPTransport, transport, self._router.falls_back
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        gateway = self._ways.gateway()
+        gateway = self._transports.gateway()
         try:
             response = gateway.handle_request(self._router.governed(request))
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        return self._ways.direct().handle_request(direct)
+        return self._transports.direct().handle_request(direct)
 
     def close(self) -> None:
-        for one in self._ways.own():
+        for one in self._transports.own():
             one.close()
 
 
@@ -282,19 +329,19 @@ class AsyncTransport(httpx.AsyncBaseTransport):
         **switches: Any,
     ):
         self._router = _Router(gateway, provider, token, fallback, switches)
-        self._ways: "_Ways[httpx.AsyncBaseTransport]" = _Ways(
+        self._transports: "_Transports[httpx.AsyncBaseTransport]" = _Transports(
             httpx.AsyncHTTPTransport, transport, self._router.falls_back
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        gateway = self._ways.gateway()
+        gateway = self._transports.gateway()
         try:
             response = await gateway.handle_async_request(self._router.governed(request))
             return self._router.returned(request, response)
         except UNREACHABLE as error:
             direct = self._router.on_unreachable(request, error)
-        return await self._ways.direct().handle_async_request(direct)
+        return await self._transports.direct().handle_async_request(direct)
 
     async def aclose(self) -> None:
-        for one in self._ways.own():
+        for one in self._transports.own():
             await one.aclose()

@@ -11,17 +11,20 @@ use crate::folder::Folder;
 const PAGE: &str = include_str!("../../../../docs/guide.md");
 
 /// Ports that no other socket gets by chance.
-fn ports() -> [u16; 3] {
-    [(); 3].map(|()| free_address().port())
+fn ports() -> [u16; 4] {
+    [(); 4].map(|()| free_address().port())
 }
 
 /// All commands after the one that builds, with ports of our own.
 fn script() -> String {
     let commands = blocks(PAGE, "sh")[1..].concat();
-    let [provider, gateway, admin] = ports();
+    let [provider, gateway, admin, resp] = ports();
     commands
         .replace("127.0.0.1:8700", &format!("127.0.0.1:{provider}"))
         .replace("127.0.0.1:4290", &format!("127.0.0.1:{gateway}"))
+        .replace("127.0.0.1:4291", &format!("127.0.0.1:{admin}"))
+        .replace("127.0.0.1:6380", &format!("127.0.0.1:{resp}"))
+        .replace("-p 6380", &format!("-p {resp}"))
         .replace(
             "tollgate serve --provider acme.yaml",
             &format!("tollgate serve --provider acme.yaml --listen 127.0.0.1:{gateway} --admin 127.0.0.1:{admin}"),
@@ -42,16 +45,16 @@ fn every_command_of_the_guide_works() {
         "build it: cargo build -p tollgate-sim"
     );
     let path = std::env::var("PATH").unwrap_or_default();
-    let folder = Folder::new("guide");
+    // The reader's folder at this point of the page.
+    let folder = Folder::new("guide").file("repository/README.md", "");
     // `timeout` ends the whole group, so nothing that the page starts outlives the test.
     let output = Command::new("timeout")
         .args(["--signal=KILL", "240", "bash", "-euc"])
-        .arg(format!(
-            "trap 'kill $(jobs -p)' EXIT\nexport TOLLGATE_STATE_DIR=$PWD/state\n{script}"
-        ))
+        .arg(format!("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{script}"))
+        .env_remove("TOLLGATE_STATE_DIR")
         .env("PATH", format!("{}:{path}", programs.display()))
         .env("TOLLGATE_ADMIN", admin_of(&script))
-        .current_dir(folder.path())
+        .current_dir(folder.path().join("repository"))
         .output()
         .expect("bash runs");
     let (out, err) = (crate::text(&output.stdout), crate::text(&output.stderr));
@@ -64,6 +67,12 @@ fn every_command_of_the_guide_works() {
         "acme responded with 503",
         "The caller got 200.",
         "acme: Flowing",
+        // The doors, and the source.
+        "\"granted\":true",
+        "granted\n1\n",
+        "every 5m; limited by acme",
+        "last: 200",
+        "tollgate_requests_total{provider=\"acme\",code=\"200\"}",
     ] {
         assert!(out.contains(shown), "no `{shown}` in\n{out}\n{err}");
     }

@@ -1,7 +1,8 @@
-//! Every block of code on our pages is run by a test, or stands in a short list with the reason why not; every
+//! Every block on our pages is run by a test, or stands in a short list with the reason why not; every
 //! `cargo test` command selects a test.
 //!
-//! Promises: a new block fails this rule until a test that runs it is named here. A named test exists and reads the page.
+//! Promises: a new block fails this rule until a test that runs it is named here, whatever its language: code that is
+//! called `text` is code. A named test exists and reads the page.
 //!
 //! Never: runs a block. The named tests do.
 
@@ -64,8 +65,9 @@ const RUN: &[RunBlocks] = &[
     run("docs/admin.md", "sh", 1, commands!("every_command_of_the_admin_page_works")),
     run("docs/configuration.md", "sh", 1, commands!("every_command_of_the_configuration_page_works")),
     run("docs/configuration.md", "yaml", 3, "crates/config/tests/it/docs.rs::the_examples_of_the_configuration_page_load_and_name_every_field"),
+    run("docs/configuration.md", "yaml", 2, commands!("every_source_file_of_the_configuration_page_is_accepted")),
     run("docs/dialects.md", "console", 1, clients!("the_commands_of_the_page_about_dialects_work")),
-    run("docs/guide.md", "sh", 8, "crates/cli/tests/it/guide.rs::every_command_of_the_guide_works"),
+    run("docs/guide.md", "sh", 13, "crates/cli/tests/it/guide.rs::every_command_of_the_guide_works"),
     run("docs/http.md", "json", 1, clients!("the_examples_of_output_have_the_fields_of_real_output")),
     run("docs/integrations.md", "caddy", 1, "crates/cli/tests/it/callers.rs::caddy_asks_before_it_forwards"),
     run("docs/integrations.md", "js", 1, integrations!("the_javascript_snippet_does_what_the_page_says")),
@@ -84,7 +86,8 @@ const RUN: &[RunBlocks] = &[
     run("docs/llm.md", "yaml", 2, "crates/cli/tests/it/llm_guide.rs::every_file_of_the_page_is_valid"),
     run("docs/many-hosts.md", "sh", 1, commands!("every_command_of_the_page_about_many_hosts_works")),
     run("docs/many-hosts.md", "yaml", 2, LOADED),
-    run("docs/migration.md", "python", 1, commands!("the_python_block_of_the_migration_page_runs")),
+    run("docs/migration.md", "python", 2, commands!("the_python_blocks_of_the_migration_page_run")),
+    run("docs/migration.md", "python", 1, commands!("the_counterpart_of_pythons_limiters_on_the_migration_page_runs")),
     run("docs/migration.md", "yaml", 5, LOADED),
     run("docs/migration.md", "nginx", 1, commands!("nginx_accepts_its_block_of_the_migration_page")),
     run("docs/operating.md", "sh", 8, "crates/cli/tests/it/operating_page.rs::s15_every_command_of_the_operating_page_works"),
@@ -104,13 +107,17 @@ const RUN: &[RunBlocks] = &[
 
 #[rustfmt::skip]
 const NOT_RUN: &[NotRun] = &[
+    NotRun("ARCHITECTURE.md", "core ← ledger ←", "a picture: which crate may use which; crates/tidy checks it"),
     NotRun("ARCHITECTURE.md", "fn turn(cells", "a signature to read; the function itself is compiled"),
+    NotRun("ARCHITECTURE.md", "caller ─► route ─► cache", "a picture: the path of a call"),
     NotRun("CONTRIBUTING.md", "make test", "this test is a part of it"),
     NotRun("docs/benchmarks.md", "cargo build --release --locked -p tollgate-cli", "minutes of release build and measurement: `make bench`"),
     NotRun("docs/benchmarks.md", "cargo build --profile symbols --locked -p tollgate-cli", "the same"),
     NotRun("docs/benchmarks.md", "cargo run --release --manifest-path benches/decision", "the same"),
     NotRun("docs/benchmarks.md", "cargo run --release --locked -p tollgate-ledger", "the same"),
     NotRun("docs/benchmarks.md", "node benches/cache-tests/run.mjs", "the same"),
+    NotRun("docs/configuration.md", "ts lvl comp state event", "the keys of a log line; `a16_a_line_of_the_rate_limiter_has_every_key_in_order` has them too"),
+    NotRun("docs/guide.md", "your program ─► Tollgate", "a picture: what happens to a call"),
     NotRun("docs/guide.md", "cargo build --release -p tollgate-cli", "a release build; the test of the guide uses the programs under test"),
     NotRun("docs/migration.md", "let limiter = RateLimiter", "another tool's code, to recognize one's own; the file below it is loaded"),
     NotRun("docs/migration.md", "const limiter = new Bottleneck", "the same"),
@@ -132,7 +139,7 @@ fn is_page(source: &Source) -> bool {
     path.ends_with(".md") && (is_top || is_doc || (is_readme && path.ends_with("/README.md")))
 }
 
-/// The blocks of a page that are code; `text` is for pictures and lists.
+/// The blocks of a page, pictures and lists among them.
 fn blocks(page: &Source) -> Vec<Block> {
     let (mut found, mut open) = (Vec::new(), None);
     let mut lines = page.text.lines().enumerate().peekable();
@@ -152,7 +159,6 @@ fn blocks(page: &Source) -> Vec<Block> {
             first: first.unwrap_or_default(),
         });
     }
-    found.retain(|block| block.language != "text");
     found
 }
 
@@ -318,13 +324,16 @@ fn every_documented_test_command_selects_a_test() {
 
 #[test]
 fn a_new_block_a_missing_block_and_a_wrong_test_are_found() {
-    let page = "a\n```sh\nls\n```\n```text\nno code\n```\n```sh\nnew\n```\n```js\nold()\n```\n";
+    let page = "a\n```sh\nls\n```\n```text\n─► cache\n```\n```sh\nnew\n```\n```js\nold()\n```\n";
     let test = "// docs/a.md\n#[test]\nfn runs_it() {}\nfn helper() {}\n";
     let sources = [
         Source::fixture("docs/a.md", page),
         Source::fixture("t.rs", test),
     ];
-    let except = [NotRun("docs/a.md", "old()", "another tool's code")];
+    let except = [
+        NotRun("docs/a.md", "old()", "another tool's code"),
+        NotRun("docs/a.md", "─►", "a picture"),
+    ];
     let of = |run: &[RunBlocks]| {
         let found = violations(&sources, run, &except);
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -355,6 +364,20 @@ fn a_new_block_a_missing_block_and_a_wrong_test_are_found() {
     assert!(
         found[0].what.contains("1 blocks are excepted, 0 found"),
         "{found:?}"
+    );
+}
+
+/// A source file was `text` once, so nothing loaded it, and nobody who pasted it could.
+#[test]
+fn code_that_is_called_text_is_found() {
+    let page = "```text\nname: news\nevery: 5m\n```\n";
+    let sources = [Source::fixture("docs/a.md", page)];
+    let found = violations(&sources, &[], &[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let what = found[0].to_string();
+    assert!(
+        what.starts_with("docs/a.md:1: `text` block that no test runs"),
+        "{what}"
     );
 }
 
