@@ -173,7 +173,8 @@ impl Decisions {
             (true, timeout) => timeout,
         };
         match request.of {
-            AcquireKind::Call(call) => self.acquire_permit(call, patience).await,
+            // On the heap: it is large, and whoever asks guards would carry it along.
+            AcquireKind::Call(call) => Box::pin(self.acquire_permit(call, patience)).await,
             AcquireKind::Guards(guards) => {
                 let asks = self.guard_asks(&guards)?;
                 // As long as each of them would wait.
