@@ -420,10 +420,19 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The service does not understand an argument of this command.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct WrongUsage(String);
+
 /// An error of the service, in its own words.
 fn rejected(reply: &Value) -> anyhow::Error {
     let text = |name: &str| reply[name].as_str().unwrap_or_default().to_owned();
-    anyhow::anyhow!("{}; {}", text("message"), text("hint"))
+    let words = format!("{}; {}", text("message"), text("hint"));
+    match reply["error"] == "BadRequest" {
+        true => WrongUsage(words).into(),
+        false => anyhow::anyhow!(words),
+    }
 }
 
 /// The reply, unless it is an error. A denial is none.

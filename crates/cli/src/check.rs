@@ -129,9 +129,18 @@ fn is_config(path: &str) -> bool {
     let config = shape::names(CONFIG);
     let fields = tree.entries().unwrap_or_default();
     let of = |is: &dyn Fn(&str) -> bool| fields.iter().filter(|field| is(&field.name)).count();
-    let ours = of(&|name| config.contains(&name) && !check::FIELDS.contains(&name));
-    let theirs = of(&|name| check::FIELDS.contains(&name) && !config.contains(&name));
-    ours > theirs
+    let (in_config, in_provider) = (
+        |name: &str| config.contains(&name),
+        |name: &str| check::FIELDS.contains(&name),
+    );
+    // Both kinds have `guards`: a configuration defines them in a block, a provider lists their names.
+    let guards = fields.iter().find(|field| field.name == "guards");
+    let defines_guards = guards.is_some_and(|guards| guards.node.entries().is_some());
+    let names_guards = guards.is_some() && !defines_guards;
+    let ours = of(&|name| in_config(name) && !in_provider(name)) + usize::from(defines_guards);
+    let theirs = of(&|name| in_provider(name) && !in_config(name)) + usize::from(names_guards);
+    // Without a field of its own it is no provider, which has a domain, an upstream or a preset.
+    ours > theirs || (theirs == 0 && of(&in_config) > 0)
 }
 
 /// The report on all loads.

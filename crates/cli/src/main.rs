@@ -83,6 +83,9 @@ enum Command {
     Man(man::Man),
 }
 
+/// As clap exits.
+const WRONG_USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     let outcome = match Program::parse().command {
         Command::Demo(command) => command.run(),
@@ -117,7 +120,10 @@ fn main() -> ExitCode {
         Err(error) => {
             // If standard error is closed too, only the exit code reports the failure.
             let _printed = writeln!(io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<acquire::WrongUsage>() {
+                true => ExitCode::from(WRONG_USAGE),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_core::health::Rate;
+use tollgate_core::limit::AMOUNT_MAX;
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
@@ -69,22 +70,45 @@ scalar!(
     "is not a duration or has no unit",
     "write `10s`, `5m`, `6h`, `1d` or `1m30s`"
 );
-scalar!(
-    u64,
-    Shape::Integer,
-    amount::number,
-    ToString::to_string,
-    "is not a whole number",
-    "write digits, such as `40`"
-);
-scalar!(
-    u32,
-    Shape::Integer,
-    |text| u32::try_from(amount::number(text)?).ok(),
-    ToString::to_string,
-    "is not a whole number",
-    "write digits, such as `40`"
-);
+/// A whole number up to `most`: one that is larger is a number all the same, and is told so.
+fn read_number(at: &At<'_>, problems: &mut Problems, most: u64) -> Option<u64> {
+    let text = at.text(problems)?.trim();
+    let value = amount::number(text).filter(|number| *number <= most);
+    if value.is_none() {
+        let digits = || {
+            text.bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'_')
+        };
+        let is_number = text.starts_with(|first: char| first.is_ascii_digit()) && digits();
+        problems.push(match is_number && !text.ends_with('_') {
+            true => at.error("is too large", &format!("write {most} or less")),
+            false => at.error("is not a whole number", "write digits, such as `40`"),
+        });
+    }
+    value
+}
+
+impl Setting for u64 {
+    const SHAPE: Shape = Shape::Integer;
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<u64> {
+        read_number(at, problems, AMOUNT_MAX)
+    }
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for u32 {
+    const SHAPE: Shape = Shape::Integer;
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<u32> {
+        let number = read_number(at, problems, u64::from(u32::MAX))?;
+        u32::try_from(number).ok()
+    }
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
 scalar!(
     Millionths,
     Shape::Decimal,

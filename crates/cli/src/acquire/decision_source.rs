@@ -132,12 +132,13 @@ impl DecisionSource {
             Ending::Released => "/v1/release",
         };
         let ask = || self.ask(Method::POST, path, Some(body), super::MARGIN);
+        let permit = body["permit"].as_str().unwrap_or_default();
         match self {
-            DecisionSource::Daemon(_) => ask(),
-            DecisionSource::Local(local) => {
-                let permit = body["permit"].as_str().unwrap_or_default();
-                local.settle(permit, ending, ask)
-            }
+            DecisionSource::Daemon(_) => ask().map_err(|error| match error.is::<NoDaemon>() {
+                true => error.context(format!("{} is not in the store's folder", named(permit))),
+                false => error,
+            }),
+            DecisionSource::Local(local) => local.settle(permit, ending, ask),
         }
     }
 
@@ -201,6 +202,17 @@ impl LocalDecisions {
         })))
     }
 
+    /// An error while the store cannot be reached: nothing that is settled now would be stored.
+    fn check_store(&self, permit: &str) -> anyhow::Result<()> {
+        match self.ledger.loss_reason() {
+            None => Ok(()),
+            Some(why) => bail!(
+                "{} could not be settled, because the store cannot be reached: {why}; repeat the command when it is back",
+                named(permit)
+            ),
+        }
+    }
+
     /// Settles a permit of another process, unless that is done.
     fn settle(
         &self,
@@ -213,17 +225,31 @@ impl LocalDecisions {
         if let Some(PermitFile::Open(detached)) = files.find(permit)? {
             let attached = self.decisions.attach(permit, &detached);
             let attached = self.runtime.block_on(attached);
-            attached.map_err(|error| with_hint(&error))?;
+            let attached = attached.map_err(|error| with_hint(&error));
+            // Whatever it says, it would be lost with this process.
+            self.check_store(permit)?;
+            attached?;
             if files.take(permit, ending)? {
                 let settled = ask();
                 if settled.is_err() {
                     // A mistake in the report: it can be sent again.
                     files.put_back(permit, ending)?;
+                    return settled;
+                }
+                self.runtime.block_on(flush(&self.ledger));
+                if let Some(why) = self.ledger.loss_reason() {
+                    // It may be stored. A second settle could give the permit back twice.
+                    let permit = named(permit);
+                    bail!("{permit} counts as used, because the store was lost meanwhile: {why}");
                 }
                 return settled;
             }
         }
-        match files.find(permit)? {
+        let found = files.find(permit)?;
+        if found.is_none() {
+            self.check_store(permit)?;
+        }
+        match found {
             Some(PermitFile::Settled(before)) if before == ending => {
                 Ok(json!({ "first": false, "permit": permit }))
             }
@@ -235,6 +261,14 @@ impl LocalDecisions {
             }
             Some(PermitFile::Open(_)) | None => Err(unknown()),
         }
+    }
+}
+
+/// The permit in an error. Only what looks like one: anything else may be a key.
+fn named(permit: &str) -> String {
+    match permit.len() == 32 && permit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => format!("the permit {permit}"),
+        false => "this permit".to_owned(),
     }
 }
 

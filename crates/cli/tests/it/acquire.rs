@@ -150,7 +150,7 @@ fn scripts_without_a_daemon_settle_each_others_permits() {
         assert_eq!(remaining(), "available, 1 remaining\n", "given back once");
     }
     let wrong = run(&["report", &used, "--status", "999"]);
-    assert_eq!(wrong.code, Some(1));
+    assert_eq!(wrong.code, Some(2));
     for note in ["", "note: it was reported before; nothing has changed"] {
         let reported = run(&["report", &used, "--status", "200"]);
         assert_eq!(outcome(&reported), (Some(0), note));
@@ -265,6 +265,78 @@ fn settle_each_others_permits(name: &str, store: &str) {
     assert!(late.err.contains("was reported as used"), "{}", late.err);
 }
 
+/// A report that could not be stored exited with 0, was lost, and could not be sent again.
+#[test]
+fn a_report_without_its_store_fails_and_can_be_repeated() {
+    let mut server = PostgresServer::start(&["fsync=off"]);
+    let folder = Folder::new("acquire-lost")
+        .file("x.yaml", X)
+        .env("TOLLGATE_STATE_DIR", "state");
+    let url = server.url("postgres");
+    let run = |args: &[&str]| {
+        let options = ["--provider", "x.yaml", "--store", &url];
+        folder.run(&[args, &options].concat())
+    };
+    let permits = [(), ()].map(|()| run(&["acquire", "x"]).out.trim().to_owned());
+    let [used, unused] = &permits;
+    let limited = [
+        "report",
+        used,
+        "--status",
+        "429",
+        "--header",
+        "Retry-After: 30",
+    ];
+    server.stop("fast");
+    for (args, permit) in [(&limited[..], used), (&["release", unused], unused)] {
+        let lost = run(args);
+        assert_eq!(lost.code, Some(1), "{}", lost.err);
+        let words = format!("the permit {permit} could not be settled");
+        assert!(lost.err.contains(&words), "{}", lost.err);
+    }
+    let never = "0".repeat(32);
+    let unknown = run(&["report", &never, "--status", "200"]);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.err);
+    let says_only_this = unknown.err.contains(&never) && !unknown.err.contains("never was");
+    assert!(says_only_this, "{}", unknown.err);
+    server.restart();
+    assert_eq!(outcome(&run(&limited)), (Some(0), ""));
+    assert_eq!(outcome(&run(&["release", unused])), (Some(0), ""));
+    let denied = run(&["acquire", "x"]);
+    assert!(denied.err.contains("asked for a pause"), "{}", denied.err);
+}
+
+/// A mistake in an argument is wrong usage, whoever finds it; an error names the permit.
+#[test]
+fn wrong_arguments_are_wrong_usage() {
+    let folder = Folder::new("acquire-usage").file("x.yaml", X);
+    let store = ["--provider", "x.yaml", "--store", "sqlite:state"];
+    let permit = folder.run(&[&["acquire", "x"][..], &store].concat()).out;
+    let permit = permit.trim();
+    for args in [
+        &["acquire", "x", "--cost", "-1"][..],
+        &["acquire", "x", "--cost", "foo=3"],
+        &["acquire", "x", "--priority", "zz"],
+        &["report", permit, "--status", "999"],
+        &["report", permit, "--error", "nope"],
+    ] {
+        let wrong = folder.run(&[args, &store].concat());
+        assert_eq!(wrong.code, Some(2), "{args:?}: {}", wrong.err);
+    }
+    let never = "0".repeat(32);
+    let nobody = [
+        "report",
+        &never,
+        "--status",
+        "200",
+        "--admin",
+        "127.0.0.1:9",
+    ];
+    let unknown = folder.run(&nobody);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.err);
+    assert!(unknown.err.contains(&never), "{}", unknown.err);
+}
+
 /// A permit in memory ends with its process: that was said nowhere, and the error was about a daemon.
 #[test]
 fn a_permit_in_memory_cannot_be_settled_and_both_commands_say_so() {
@@ -303,7 +375,7 @@ fn a_cost_that_no_limit_grants_says_so() {
     let text = "costs more than the limit `2/1h` can ever grant";
     assert!(costly.err.contains(text), "{}", costly.err);
     let negative = run("-1");
-    assert_eq!(negative.code, Some(1), "{}", negative.err);
+    assert_eq!(negative.code, Some(2), "{}", negative.err);
     assert!(negative.err.contains("tokens=1200"), "{}", negative.err);
 }
 

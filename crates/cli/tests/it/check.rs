@@ -52,6 +52,27 @@ fn check_reads_a_whole_configuration_and_reports_clashes() {
     assert_snapshot!(folder.run(&["check", "etc/main.yaml"]).to_snapshot());
 }
 
+/// A configuration of another name with guards only was taken for a provider file: so was the file that
+/// `import` had written.
+#[test]
+fn a_configuration_is_recognised_by_its_guards() {
+    let guards = "guards: { ip: { limit: 10, period: 1m } }\n";
+    let folder = Folder::new("guards-only")
+        .file("g.yaml", guards)
+        .file("l.yaml", "listen: 127.0.0.1:4290\n")
+        .file(
+            "p.yaml",
+            "guards: [ip]\nlisten: 127.0.0.1:4301\nupstream: http://127.0.0.1:8000\n",
+        );
+    for (file, providers) in [("g.yaml", "0 providers"), ("l.yaml", "0 providers")] {
+        let checked = folder.run(&["check", file]);
+        assert_eq!(checked.code, Some(0), "{file}: {}", checked.err);
+        assert!(checked.out.contains(providers), "{file}: {}", checked.out);
+    }
+    let provider = folder.run(&["check", "p.yaml"]);
+    assert!(provider.err.contains("p.yaml:1:"), "{}", provider.err);
+}
+
 /// Warnings and notes do not fail; without a name it checks what `serve` would load here.
 #[test]
 fn check_without_a_name_checks_what_serve_would_load() {

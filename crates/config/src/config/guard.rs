@@ -8,6 +8,7 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
 use super::table::{GUARD, MATCH};
+use crate::check::endpoint::is_token;
 use crate::field::{At, Fields};
 use crate::problem::Problems;
 use crate::setting::{open, read_text};
@@ -218,7 +219,7 @@ fn by(at: &At<'_>, problems: &mut Problems) -> Option<GuardKey> {
         None if text == "ip" => Some(GuardKey::Ip),
         None if text == "global" => Some(GuardKey::Global),
         None if text == "name" => Some(GuardKey::Name),
-        Some(("header", name)) if !name.is_empty() => {
+        Some(("header", name)) if is_token(name) => {
             Some(GuardKey::Header(name.to_ascii_lowercase()))
         }
         Some(_) | None => None,
@@ -249,10 +250,15 @@ fn matches(fields: &Fields<'_>, problems: &mut Problems) -> Match {
             );
         }
     }
-    Match {
-        path: block.read("path", problems),
-        descriptor,
+    let path: Option<String> = block.read("path", problems);
+    if let (Some(path), Some(at)) = (&path, block.get("path"))
+        && !path.starts_with('/')
+    {
+        let what =
+            "does not begin with `/`, as every path does, so the guard would apply to no call";
+        problems.push(at.error(what, "write `/login`"));
     }
+    Match { path, descriptor }
 }
 
 impl Default for Task {
@@ -269,6 +275,10 @@ impl Default for Task {
 
 fn task(fields: &Fields<'_>, problems: &mut Problems) -> Task {
     let default = Task::default();
+    let factor: Option<Ppm> = fields.read("factor", problems);
+    if let (Some(Ppm(0)), Some(at)) = (factor, fields.get("factor")) {
+        problems.push(at.error("must be above 0: no wait would be left", "write `2.0`"));
+    }
     Task {
         max_pending: fields.read("max_pending", problems),
         retry_delay: fields
@@ -276,6 +286,6 @@ fn task(fields: &Fields<'_>, problems: &mut Problems) -> Task {
             .unwrap_or(default.retry_delay),
         wait: fields.read("wait", problems).unwrap_or(default.wait),
         retries: fields.read("retries", problems).unwrap_or(default.retries),
-        factor: fields.read("factor", problems).unwrap_or(default.factor),
+        factor: factor.unwrap_or(default.factor),
     }
 }

@@ -473,6 +473,22 @@ const MISTAKES: &[(&str, &str)] = &[
         "guards.a.key_prefix: has more than 128 characters",
     ),
     (
+        "guards: { ip: { limit: 1, period: 1m, by: 'header:a b' } }",
+        "guards.ip.by: is not something to count by",
+    ),
+    (
+        "guards: { ip: { limit: 1, period: 1m, match: { path: login } } }",
+        "guards.ip.match.path: does not begin with `/`",
+    ),
+    (
+        "guards: { task: { limit: 1, period: 1m, by: name, factor: 0 } }",
+        "guards.task.factor: must be above 0",
+    ),
+    (
+        "guards: { ip: { limit: 99999999999, period: 1m } }",
+        "guards.ip.limit: is too large; write 4294967295 or less",
+    ),
+    (
         "exempt_paths: [health]",
         "exempt_paths: a path does not begin with `/`",
     ),
