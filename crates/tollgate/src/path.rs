@@ -43,6 +43,7 @@ mod send; // the bytes leave
 mod send_foreign; //   through a client of the embedding program
 mod await_head; //   waits for the response, or for the arrival without one
 mod learn; // what does the response say about limits and health?
+mod response_cost; //   what the call has really cost
 mod store; // may the response be cached?
 mod recorder; //   stores it while it passes
 mod scrub; //   removes keys and short-lived headers before storing

@@ -29,6 +29,7 @@ use super::learn::{self, ObservedResponse};
 use super::permit::{self, PermitHistory};
 use super::rates::Rates;
 use super::requested_limits::Grant;
+use super::response_cost;
 use super::send::{self, PERMIT_AGE_MAX};
 use super::subject::Subject;
 use super::{connect, destination};
@@ -352,7 +353,11 @@ impl AcquiredPermit {
             took: self.took,
         };
         let learned = self.observe(observed);
-        self.finish(costs);
+        let read = match costs {
+            [] => response_cost::reported(&self.subject, &self.policy, observed),
+            _stated => Vec::new(),
+        };
+        self.settle(costs, &read);
         learned
     }
 
@@ -369,6 +374,11 @@ impl AcquiredPermit {
 
     /// The end of the response has arrived, with its real costs by unit.
     pub fn finish(self, costs: &[(String, u64)]) {
+        self.settle(costs, &[]);
+    }
+
+    /// `stated`: by unit; `read`: by term.
+    fn settle(self, stated: &[(String, u64)], read: &[(usize, u64)]) {
         let Some(permit) = self.permit else {
             return; // settled at its head, or no head was reported
         };
@@ -378,8 +388,10 @@ impl AcquiredPermit {
             .term_units(self.subject.joint_priority(), has_shares);
         permit.finished(|term| {
             let unit = units.get(term)?;
-            let cost = costs.iter().find(|(named, _)| named == unit);
+            let cost = stated.iter().find(|(named, _)| named == unit);
+            let in_body = || read.iter().find(|(of, _)| *of == term);
             cost.map(|(_, amount)| *amount)
+                .or_else(|| Some(in_body()?.1))
         });
     }
 

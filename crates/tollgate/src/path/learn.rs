@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{CONTENT_TYPE, DATE, HeaderMap};
+use http::header::{DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
 use tollgate_core::ask::{CostUnit, LimitReading, Readings, ScopeId, Term};
@@ -21,9 +21,10 @@ use tollgate_core::time::{Span, Wall};
 
 use super::requested_limits::Grant;
 use super::response::{ERROR_BODY_MAX, UpstreamResponse};
+use super::response_cost::{self, has_content_type};
 use super::send::Sent;
 use super::subject::Subject;
-use crate::body::{BodyFormat, CostReader, Decoder, ReplyBody, UpstreamBody, WantedCost};
+use crate::body::{ReplyBody, UpstreamBody};
 use crate::decode;
 use crate::event::{Event, StepKind};
 use crate::failpoint;
@@ -34,9 +35,6 @@ use crate::{LimitReport, Permit};
 /// How long a body is read to learn from it. Most arrive with their heads. The caller waits
 /// meanwhile; what arrives later is passed on unread.
 const READ_WAIT: Span = Span::from_secs(5);
-
-/// No call uses more tokens: twice what the longest context of a hosted model has.
-const CALL_TOKENS_MAX: u64 = 1 << 22;
 
 /// What a response means for limits and health.
 #[derive(Debug)]
@@ -84,8 +82,8 @@ pub(crate) async fn learn(
         timeouts.idle
     };
     let mut body_stream = UpstreamBody::new(body, conn, idle);
-    body_stream.count_costs(cost_reader(subject, policy, &head));
-    if subject.strips_usage && has_content_type(&head, b"event-stream") {
+    body_stream.count_costs(response_cost::reader(subject, policy, &head));
+    if subject.strips_usage && has_content_type(&head.headers, b"event-stream") {
         body_stream.strip_usage();
     }
     let most = bytes_to_read(policy, &head);
@@ -266,66 +264,10 @@ fn bytes_to_read(policy: &CompiledPolicy, head: &Parts) -> usize {
     if head.status.as_u16() >= 400 {
         return ERROR_BODY_MAX;
     }
-    if policy.dialect.reads_success_bodies() && has_content_type(head, b"json") {
+    if policy.dialect.reads_success_bodies() && has_content_type(&head.headers, b"json") {
         feedback::BODY_MAX
     } else {
         0
-    }
-}
-
-fn has_content_type(head: &Parts, word: &[u8]) -> bool {
-    head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-        let mut parts = kind.as_bytes().windows(word.len());
-        parts.any(|part| part.eq_ignore_ascii_case(word))
-    })
-}
-
-/// Reads the real cost of the call, where the provider file says that the response reports it.
-fn cost_reader(subject: &Subject, policy: &CompiledPolicy, head: &Parts) -> Option<CostReader> {
-    let wanted = policy.true_costs(subject.joint_priority(), subject.at_most_permille.is_some());
-    if wanted.is_empty() || head.status.as_u16() >= 400 {
-        return None;
-    }
-    let kind = if has_content_type(head, b"json") {
-        BodyFormat::Json
-    } else if has_content_type(head, b"event-stream") {
-        BodyFormat::Events
-    } else {
-        return None;
-    };
-    let open = Decoder {
-        headers: head.headers.clone(),
-        decode: |headers, body| decode::decoded(headers, body, feedback::BODY_MAX).into_owned(),
-    };
-    let prompt = |unit: &str| {
-        let price = subject.costs.iter().find(|price| price.unit == unit);
-        price.map_or(0, |price| price.prompt)
-    };
-    let counts_output = |unit: &str| {
-        let mut costs = policy.provider.costs.iter();
-        costs.any(|cost| cost.unit == unit && !cost.before.is_empty())
-    };
-    let wanted = wanted.into_iter().map(|(term, cost, rule)| WantedCost {
-        term,
-        unit: cost.unit.clone(),
-        prompt: prompt(&cost.unit),
-        counts_output: counts_output(&cost.unit),
-        most: Some(usage_max(rule)),
-        is_stated: false,
-        fields: cost.after.iter().map(|path| (path.clone(), None)).collect(),
-    });
-    let reader = CostReader::new(kind, wanted.collect(), open);
-    let entity = subject.entity.clone().unwrap_or_default();
-    let reader = reader.learning(subject.provider.token_estimates.clone(), entity.to_string());
-    Some(reader.doubting(subject.provider.cost_doubts.clone()))
-}
-
-/// More than that is no usage of one call: the whole limit, and for tokens [`CALL_TOKENS_MAX`].
-fn usage_max(rule: &Rule) -> u64 {
-    let whole = rule.max_cost().max(rule.limit());
-    match rule.cost_unit() {
-        CostUnit::Tokens => whole.min(CALL_TOKENS_MAX),
-        CostUnit::Calls | CostUnit::Points | CostUnit::Bytes => whole,
     }
 }
 
