@@ -61,6 +61,14 @@ pub(crate) fn priority(word: &str) -> Option<Priority> {
 
 /// `tokens=1200, points=3`; a bare number is calls.
 pub(crate) fn costs(text: &str) -> Result<Vec<(String, u64)>, CostsError> {
+    costs_by(text, cost)
+}
+
+/// As [`costs`], with other bounds of an amount.
+pub(crate) fn costs_by(
+    text: &str,
+    cost: fn(&str, u64) -> Option<(String, u64)>,
+) -> Result<Vec<(String, u64)>, CostsError> {
     let one = |part: &str| {
         let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
         let amount = amount.trim().parse().ok()?;

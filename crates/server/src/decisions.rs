@@ -234,7 +234,11 @@ impl Decisions {
     pub fn renew(&self, permit: &str, caller: Option<&str>) -> Result<Span, DecisionError> {
         self.check_holder(permit, caller)?;
         let renewed = self.shared.permits.keep_alive(permit);
-        renewed.ok_or(DecisionError::UnknownPermit)
+        renewed.ok_or_else(|| match self.shared.permits.closed(permit) {
+            Released::Before => DecisionError::AlreadyReleased,
+            Released::Used => DecisionError::AlreadyReported,
+            Released::Now | Released::Unknown => DecisionError::UnknownPermit,
+        })
     }
 
     /// The call of a permit is not made: others may have it.

@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
+use tollgate::ProviderRegistry;
 use tollgate::cache::CacheUsage;
 use tollgate::providers::ActiveProvider;
 
@@ -29,10 +30,30 @@ impl CacheFilter {
     /// A mistyped parameter must not mean everything.
     fn of(uri: &Uri) -> Result<CacheFilter, ApiError> {
         let fields = RequestFields::of_query(uri, &["provider", "entity"])?;
-        Ok(CacheFilter {
+        let filter = CacheFilter {
             provider: fields.name("provider")?,
             entity: fields.entity()?,
-        })
+        };
+        if filter.entity.is_some() && filter.provider.is_none() {
+            let hint = "add the provider, for example ?provider=tmdb&entity=movie";
+            return Err(ApiError::bad_request("`entity` needs `provider`", hint));
+        }
+        Ok(filter)
+    }
+
+    /// A provider that exists, or one that is no longer configured and has responses yet.
+    fn check_provider(
+        &self,
+        registry: &ProviderRegistry,
+        rows: &[CacheUsage],
+    ) -> Result<(), ApiError> {
+        let Some(name) = &self.provider else {
+            return Ok(());
+        };
+        match registry.named_or_unknown(name) {
+            Err(unknown) if !rows.iter().any(|row| row.provider == *name) => Err(unknown.into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     fn matches(&self, row: &CacheUsage) -> bool {
@@ -49,6 +70,7 @@ pub(super) async fn stats(State(api): State<ApiState>, uri: Uri) -> Result<Respo
     let filter = CacheFilter::of(&uri)?;
     let registry = api.daemon.registry();
     let rows = registry.cache().usage().await;
+    filter.check_provider(registry, &rows)?;
     let matching: Vec<&CacheUsage> = rows.iter().filter(|row| filter.matches(row)).collect();
     let started = registry.started();
     let of = |provider: &&Arc<ActiveProvider>| {
@@ -71,17 +93,9 @@ pub(super) async fn stats(State(api): State<ApiState>, uri: Uri) -> Result<Respo
 /// `DELETE /v1/cache[?provider=][&entity=]`.
 pub(super) async fn purge(State(api): State<ApiState>, uri: Uri) -> Result<Response, ApiError> {
     let filter = CacheFilter::of(&uri)?;
-    if filter.entity.is_some() && filter.provider.is_none() {
-        let hint = "add the provider, for example ?provider=tmdb&entity=movie";
-        return Err(ApiError::bad_request("`entity` needs `provider`", hint));
-    }
     let registry = api.daemon.registry();
-    if let Some(name) = &filter.provider
-        && let Err(unknown) = registry.named_or_unknown(name)
-        // Responses of a provider that is no longer configured can still be purged.
-        && !registry.cache().usage().await.iter().any(|row| row.provider == *name)
-    {
-        return Err(unknown.into());
+    if filter.provider.is_some() {
+        filter.check_provider(registry, &registry.cache().usage().await)?;
     }
     let purged = registry
         .cache()

@@ -43,6 +43,17 @@ impl CommandQuery {
         })
     }
 
+    /// For commands that are done at once: a time would be ignored.
+    fn at_once(uri: &Uri) -> Result<CommandQuery, ApiError> {
+        match CommandQuery::of(uri)? {
+            CommandQuery { lasts: Some(_), .. } => Err(ApiError::bad_request(
+                "`for` is a duration, and this command has none",
+                "leave `for` out; only `pause` and `cache-only` accept it",
+            )),
+            query => Ok(query),
+        }
+    }
+
     /// Health belongs to a provider; an entity has only cool-downs and degrade mode.
     fn of_provider(uri: &Uri) -> Result<CommandQuery, ApiError> {
         let query = CommandQuery::of(uri)?;
@@ -152,7 +163,7 @@ pub(super) async fn resume(
     name: Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let query = CommandQuery::of(&uri)?;
+    let query = CommandQuery::at_once(&uri)?;
     run_command(api, name, query.entity, Command::Resume).await
 }
 
@@ -162,7 +173,7 @@ pub(super) async fn reset(
     name: Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let query = CommandQuery::of(&uri)?;
+    let query = CommandQuery::at_once(&uri)?;
     run_command(api, name, query.entity, Command::Reset).await
 }
 

@@ -16,7 +16,7 @@ use tollgate_config::config::Limiting;
 
 use super::routes::ApiState;
 use crate::api::{ApiError, json, read_object};
-use crate::decision_api::{self, Asker, DecisionCall};
+use crate::decision_api::{self, Asker, DecisionCall, RequestFields};
 
 /// The address of the connection that a request came by.
 #[derive(Clone, Copy, Debug)]
@@ -93,10 +93,13 @@ pub(super) async fn set_limiting(
     let object = read_object(body, "{\"mode\": \"off\"}").await?;
     let all = [Limiting::On, Limiting::Off, Limiting::Shadow];
     let word = |word: &str| all.into_iter().find(|mode| mode.word() == word);
-    let mode = match (object.len(), object.get("mode")) {
-        (1, Some(Value::Null)) => None,
-        (1, Some(Value::String(text))) if word(text).is_some() => word(text),
-        _ => {
+    // `null` has a meaning here, so the value is read as it was sent.
+    let value = object.get("mode").cloned();
+    RequestFields::new(object, &["mode"])?;
+    let mode = match &value {
+        Some(Value::Null) => None,
+        Some(Value::String(text)) if word(text).is_some() => word(text),
+        Some(_) | None => {
             return Err(ApiError::bad_request(
                 "`mode` is not on, off or shadow",
                 "send for example {\"mode\": \"off\"}; null = as configured",

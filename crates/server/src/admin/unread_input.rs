@@ -34,7 +34,8 @@ async fn checked(path: &str, request: Request) -> Result<Request, ApiError> {
         let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
         RequestFields::no_query(request.uri(), &fields)?;
     }
-    if body.is_some() || request.method() != Method::POST {
+    let has_no_body = !matches!(*request.method(), Method::POST | Method::DELETE);
+    if body.is_some() || has_no_body {
         return Ok(request);
     }
     let (head, body) = request.into_parts();

@@ -25,7 +25,8 @@ pub(crate) const NAME_MAX: usize = 256;
 /// The longest URL, as in a request head.
 pub(crate) const URL_MAX: usize = 8 * 1_024;
 
-const COST_HINT: &str = "send a number from 1 to 9007199254740992, or numbers by unit such as tokens=1200 or {\"tokens\": 1200}; units are";
+const COST_HINT: &str =
+    "to 9007199254740992, or numbers by unit such as tokens=1200 or {\"tokens\": 1200}; units are";
 
 /// The fields of a request.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl RequestFields {
     /// The parameters of a query, each once.
     pub(crate) fn of_query(uri: &Uri, known: &[&str]) -> Result<RequestFields, ApiError> {
         let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
-        let Ok(Query(pairs)) = pairs else {
+        let Some(Query(pairs)) = pairs.ok().filter(|Query(pairs)| is_utf8(uri, pairs)) else {
             return Err(ApiError::unreadable(axum::http::StatusCode::BAD_REQUEST));
         };
         let mut fields = Map::new();
@@ -160,17 +161,18 @@ impl RequestFields {
 
     /// Costs by unit: a number is calls. `tokens` is another name of `cost`.
     pub(crate) fn costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
-        self.costs_by(call_words::cost)
+        self.costs_by(call_words::cost, 1)
     }
 
     /// Costs that are known afterwards: a call may have cost nothing.
     pub(crate) fn real_costs(&self) -> Result<Vec<(String, u64)>, ApiError> {
-        self.costs_by(call_words::real_cost)
+        self.costs_by(call_words::real_cost, 0)
     }
 
     fn costs_by(
         &self,
         cost: fn(&str, u64) -> Option<(String, u64)>,
+        least: u64,
     ) -> Result<Vec<(String, u64)>, ApiError> {
         let value = match (self.get("cost"), self.get("tokens")) {
             (None, None) => return Ok(Vec::new()),
@@ -187,7 +189,7 @@ impl RequestFields {
                 let cost = integer(value).and_then(|amount| cost("calls", amount));
                 cost.map(|cost| vec![cost]).ok_or(CostsError::Invalid)
             }
-            Value::String(text) => call_words::costs(text),
+            Value::String(text) => call_words::costs_by(text, cost),
             Value::Object(units) => units
                 .iter()
                 .map(|(unit, amount)| cost(unit, integer(amount)?))
@@ -197,7 +199,12 @@ impl RequestFields {
                 .and_then(call_words::distinct),
             Value::Null | Value::Bool(_) | Value::Array(_) => Err(CostsError::Invalid),
         };
-        let hint = || format!("{COST_HINT} {}", call_words::UNITS);
+        let hint = || {
+            format!(
+                "send a number from {least} {COST_HINT} {}",
+                call_words::UNITS
+            )
+        };
         costs.map_err(|error| match error {
             CostsError::Invalid => match unknown_unit(value) {
                 Some(unit) => {
@@ -236,6 +243,15 @@ impl RequestFields {
             )),
         }
     }
+}
+
+/// Was the query UTF-8 before it was decoded? What is not has become the replacement character.
+fn is_utf8(uri: &Uri, decoded: &[(String, String)]) -> bool {
+    let is_replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
+    let query = || uri.query().unwrap_or_default().to_ascii_lowercase();
+    let mut pairs = decoded.iter();
+    !pairs.any(|(name, value)| is_replaced(name) || is_replaced(value))
+        || query().contains("%ef%bf%bd")
 }
 
 /// A unit of a cost that does not exist.
@@ -287,6 +303,10 @@ fn unread_parameter(name: &str, in_body: &[&str]) -> ApiError {
     );
     let hint = match problem::nearest(name, in_body) {
         Some(near) => format!("send `{near}` as a field of the JSON body"),
+        None if name == "for" => {
+            "leave it out; of the commands only `pause` and `cache-only` last `for` a time"
+                .to_owned()
+        }
         None if in_body.is_empty() => "leave the query out".to_owned(),
         None => format!("the fields of the JSON body are {}", in_body.join(", ")),
     };

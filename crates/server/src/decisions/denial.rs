@@ -128,8 +128,16 @@ async fn remaining(registry: &ProviderRegistry, denial: &Denial, limit: &str) ->
     same.filter_map(|one| Some(one.view?.remaining)).min()
 }
 
+/// An operator closed it: waiting longer does not help.
+const RESUME: &str = "`tollgate resume` lets calls through again";
+
 /// What a caller can do. The words are those of the API; the gateway has its own.
 fn hint(error: &Error) -> &'static str {
+    if let Error::ProviderUnavailable { status, .. } = error
+        && status.hold.is_some()
+    {
+        return RESUME;
+    }
     match error.reason() {
         Some(Reason::TooCostly) => {
             "the call costs more than the whole limit; split it or raise the limit"
@@ -142,9 +150,7 @@ fn hint(error: &Error) -> &'static str {
         Some(Reason::StoreLost) => {
             "the log of tollgate says why; on_store_loss in the provider's file sets what happens meanwhile"
         }
-        Some(Reason::CacheOnly | Reason::CacheRequested | Reason::Paused) => {
-            "`tollgate resume` lets calls through again"
-        }
+        Some(Reason::CacheOnly | Reason::CacheRequested | Reason::Paused) => RESUME,
         Some(Reason::Degraded) => "little of the quota remains; `tollgate reset` ends degrade mode",
         _ if error.retry_in().is_none() => {
             "nobody knows how long; send \"wait\": true with a longer timeout"

@@ -32,7 +32,7 @@ pub enum DecisionError {
     #[error("the permit was released, so its call must not be made")]
     AlreadyReleased,
     /// A release of a permit that was used.
-    #[error("the permit was reported as used, so it cannot be released")]
+    #[error("the permit was reported as used, so it can be neither released nor renewed")]
     AlreadyReported,
 }
 

@@ -176,7 +176,9 @@ fn for_reason(reason: Reason) -> &'static str {
         Reason::Limit | Reason::Ahead => {
             "retry after retryIn milliseconds, or send a longer X-Tollgate-Timeout to wait in the queue"
         }
-        Reason::Cooldown => "the provider asked for a pause; retry after retryIn milliseconds",
+        Reason::Cooldown => {
+            "the provider asked for a pause, and after it calls go one by one until it accepts them again; retry after retryIn milliseconds"
+        }
         Reason::Concurrency => {
             "the maximum number of concurrent calls is running; send a longer X-Tollgate-Timeout to wait for a slot"
         }

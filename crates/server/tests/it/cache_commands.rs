@@ -198,8 +198,17 @@ async fn the_admin_api_counts_and_purges_cached_responses() {
         .request("GET", "/v1/cache?provider=x&entity=odds", "")
         .await;
     assert_eq!(rows(&odds.json()), ["odds"]);
-    let whose = daemon.request("DELETE", "/v1/cache?entity=odds", "").await;
-    assert_eq!(whose.status, 400);
+    for (method, path, body, status) in [
+        ("DELETE", "/v1/cache?entity=odds", "", 400),
+        ("GET", "/v1/cache?entity=odds", "", 400),
+        ("GET", "/v1/cache?provider=nope", "", 404),
+        ("DELETE", "/v1/cache?provider=nope", "", 404),
+        // It was ignored, and everything was purged.
+        ("DELETE", "/v1/cache", "{\"provider\": \"other\"}", 400),
+    ] {
+        let wrong = daemon.request(method, path, body).await;
+        assert_eq!(wrong.status, status, "{method} {path}: {wrong:?}");
+    }
     let gone = daemon
         .request("DELETE", "/v1/cache?provider=x&entity=odds", "")
         .await;

@@ -412,7 +412,10 @@ async fn every_denial_names_what_said_no_and_until_when() {
             shown.is_some_and(|text| text.contains("`x`")),
             "{capacity:?}"
         );
-        denied.json()["message"].as_str().unwrap().to_owned()
+        let (denied, is_held) = (denied.json(), entity.is_none());
+        let hint = denied["hint"].as_str().unwrap();
+        assert_eq!(hint.starts_with("`tollgate resume`"), is_held, "{denied}");
+        denied["message"].as_str().unwrap().to_owned()
     };
     let command = async |path: &str| {
         let path = format!("/v1/providers/x/{path}");
@@ -448,6 +451,8 @@ async fn every_denial_names_what_said_no_and_until_when() {
     assert_eq!(post(&daemon, "/v1/report", &report).await.status, 200);
     let text = denied(Some("odds")).await;
     assert!(text.contains("cools down for another 1 min 30 s"), "{text}");
+    // The same words once the pause is over, while calls go one by one.
+    assert!(text.contains("and after it calls go one by one"), "{text}");
 }
 
 /// A provider that sleeps and calls that may run at a time are named too.
@@ -517,6 +522,11 @@ async fn a_renewed_permit_is_held_as_long_as_a_new_one() {
     clock.pass(Span::from_secs(25));
     let released = post(&daemon, "/v1/release", &body).await;
     assert_eq!(released.status, 200, "{released:?}");
+    let too_late = post(&daemon, "/v1/renew", &body).await;
+    assert_eq!(
+        (too_late.status, &too_late.json()["error"]),
+        (409, &"AlreadyReleased".into())
+    );
     let next = acquire(&daemon, &json!({"provider": "x", "wait": false})).await;
     assert_eq!(next.status, 200, "it was given back: {next:?}");
     // Without it, the permit is over: 30 s to use it, 5 s for the response.

@@ -331,6 +331,17 @@ fn c5_a_worker_that_reports_failures_only_uses_its_retries_up() {
 #[tokio::test]
 async fn c6_a_queue_rejects_only_where_guards_reject() {
     let daemon = daemon("desk-limiting").await;
+    let unknown = daemon
+        .request("POST", "/v1/limiting", r#"{"mode": "on", "x": 1}"#)
+        .await;
+    let message = unknown.json()["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(
+        unknown.status == 400 && message.starts_with("`x` is not a field"),
+        "{unknown:?}"
+    );
     let can = async |daemon: &TestDaemon| {
         let body = json!({"queue": "q", "pending": 9}).to_string();
         let reply = daemon.request("POST", "/v1/tasks/can-submit", &body);

@@ -90,6 +90,7 @@ mod tls;
 mod stale_permits;
 mod store_loss;
 mod scheduler;
+mod settled_costs;
 mod shared_cache;
 mod shared_learning;
 mod shared_guards;

@@ -281,6 +281,13 @@ async fn a5_a_paused_provider_holds_calls_and_an_offline_one_rejects_them() {
     assert!(message.ends_with("set offline by an operator"), "{message}");
     let wrong = daemon.request("POST", "/v1/providers/x/pause?for=x", "");
     assert_eq!(wrong.await.status, 400);
+    for command in ["offline", "resume", "reset"] {
+        let path = format!("/v1/providers/x/{command}?for=5m");
+        let wrong = daemon.request("POST", &path, "").await;
+        let hint = wrong.json()["hint"].as_str().unwrap_or_default().to_owned();
+        let names = hint.contains("only `pause` and `cache-only`");
+        assert!(wrong.status == 400 && names, "{path}: {wrong:?}");
+    }
     assert_eq!(upstream.count(), 1);
 }
 

@@ -10,6 +10,10 @@ use tollgate_core::time::Span;
 
 use super::{CONNECTIONS, Reason, Stage};
 
+/// Of the pause and of the time after it: an error does not know in which of them it arises.
+const ASKED_FOR_A_PAUSE: &str =
+    "the provider asked for a pause, and after it calls go one by one until it accepts them again";
+
 /// How much of a method is shown: the longest registered one has 17 letters.
 const METHOD_SHOWN_MAX: usize = 24;
 
@@ -96,7 +100,7 @@ fn blocked_by(reason: Reason, limit: Option<&str>) -> String {
         Reason::Concurrency => {
             return format!("{} on concurrent calls is reached", limit_words(limit));
         }
-        Reason::Cooldown => "the provider asked for a pause",
+        Reason::Cooldown => ASKED_FOR_A_PAUSE,
         Reason::Sleep => "the provider failed and sleeps",
         Reason::Paused => "an operator has paused the provider",
         Reason::OffPeak => "calls of this priority run in off-peak hours only",
@@ -155,7 +159,7 @@ pub(super) fn no_permit(
         Reason::Cooldown => {
             let scope = scope_words(provider, entity);
             let until = until_words(retry_in, "until the provider accepts calls again");
-            return format!("{scope} cools down {until}: the provider asked for a pause");
+            return format!("{scope} cools down {until}: {ASKED_FOR_A_PAUSE}");
         }
         Reason::Sleep | Reason::Paused => {
             let scope = scope_words(provider, entity);

@@ -18,6 +18,7 @@ use tollgate_guard::{GuardPlan, GuardTable, KeyView, Keys, Limit, PlanError};
 
 use super::UncountableGuard;
 use super::bucket_key::{BucketKey, is_secret_header, shared_key};
+use super::client_ip;
 use super::descriptor::LimitOverride;
 use super::identifier::Identifier;
 use super::request::GuardedRequest;
@@ -297,9 +298,10 @@ impl GuardClass {
         let identifier = identifier.filter(|identifier| !identifier.is_empty());
         match (&self.guard.by, identifier) {
             (CountedBy::Global, _) => Some(self.bucket(GLOBAL.as_bytes())),
-            (CountedBy::Ip, Some(text)) => Some(match text.parse() {
-                Ok(ip) => self.key_of_ip(ip),
-                Err(_) => self.bucket(text.as_bytes()),
+            // Other texts count too: whoever may not store addresses sends their hashes.
+            (CountedBy::Ip, Some(text)) => Some(match client_ip::parse(text) {
+                Some(ip) => self.key_of_ip(ip),
+                None => self.bucket(text.as_bytes()),
             }),
             (CountedBy::Name | CountedBy::Header(_), Some(text)) => {
                 Some(self.bucket(text.as_bytes()))

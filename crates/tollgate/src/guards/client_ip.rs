@@ -34,7 +34,7 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAd
 }
 
 /// An address, also as some proxies write it: with a port, or in brackets.
-fn parse(entry: &str) -> Option<IpAddr> {
+pub(super) fn parse(entry: &str) -> Option<IpAddr> {
     let bracketed = entry
         .strip_prefix('[')
         .and_then(|rest| Some(rest.split_once(']')?.0));

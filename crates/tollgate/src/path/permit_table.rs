@@ -168,6 +168,17 @@ impl PermitTable {
         }
     }
 
+    /// What became of a permit that is no longer open.
+    #[must_use]
+    pub fn closed(&self, id: &str) -> Released {
+        let state = self.shared.state.lock();
+        match state.closed.get(id) {
+            Some((_, ClosedPermit::Reported(_))) => Released::Used,
+            Some((_, ClosedPermit::Released)) => Released::Before,
+            None => Released::Unknown,
+        }
+    }
+
     /// The process that holds a permit still works under it: from now on it is held as long as a new one.
     /// Returns how long the call may still reach the provider; `None` = there is no open permit of this id.
     #[must_use]
