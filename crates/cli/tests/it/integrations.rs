@@ -282,8 +282,13 @@ impl Drop for Nginx {
 
 /// A request of this client.
 fn get(socket: &Path, client: &str, path: &str) -> String {
+    get_with(socket, client, path, "")
+}
+
+/// The same with lines of the head, each with its line end before it.
+fn get_with(socket: &Path, client: &str, path: &str, lines: &str) -> String {
     let mut stream = UnixStream::connect(socket).expect("nginx listens");
-    let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\nX-Real-IP: {client}");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\nX-Real-IP: {client}{lines}");
     let request = format!("{head}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("a connection");
     let mut response = String::new();
@@ -352,5 +357,10 @@ fn nginx_asks_before_it_forwards() {
             "{client} {path}: {passed}"
         );
     }
+    // Headers of a client that another proxy would set: the service saw 500.
+    let lines =
+        "\r\nX-Forwarded-Uri: /x\r\nX-Original-URI: /health\r\nX-Forwarded-For: 203.0.113.7";
+    let passed = get_with(&socket, "203.0.113.9", "/a", lines);
+    assert!(passed.starts_with("HTTP/1.1 204"), "{passed}");
     drop(nginx);
 }
