@@ -102,6 +102,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "concurrency: {low: 2}",
         "test.yaml:1:14: concurrency: `normal` is missing; write `concurrency: 4`, or `{normal: 4, low: 2}`",
     ),
+    (
+        "health: {confirm: 99999999999}",
+        "health.confirm: is too large; write 4294967295 or less",
+    ),
     ("concurrency: 0", "the limit must be between 1 and 2^53"),
     (
         "domain: https://a.example.org",

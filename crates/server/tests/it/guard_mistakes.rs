@@ -68,3 +68,28 @@ async fn c11_mistakes_at_guards_have_their_remedy_and_count_nothing() {
     let after = daemon.request("GET", path, "").await.json();
     assert_eq!(after, before, "no mistake counted");
 }
+
+/// An address as a proxy writes it, with its port, was counted as another caller. A query that is no UTF-8
+/// became another name.
+#[tokio::test]
+async fn an_identifier_is_the_address_that_it_names() {
+    let daemon = daemon("guards-ports", CLASSES, OTHER).await;
+    for identifier in ["203.0.113.9", "203.0.113.9:4711", "[203.0.113.9]:80"] {
+        let body = json!({"guard": "ip", "identifier": identifier, "wait": false});
+        acquire(&daemon, &body).await;
+    }
+    let left = |text: &str| format!("/v1/guards/ip?identifier={text}");
+    let shown = daemon.request("GET", &left("203.0.113.9"), "").await.json();
+    let fresh = daemon.request("GET", &left("203.0.113.8"), "").await.json();
+    let tokens = |shown: &Value| shown["tokens_available"].as_f64().unwrap();
+    assert!(tokens(&fresh) - tokens(&shown) > 2.5, "{shown} {fresh}");
+    let unreadable = daemon.request("GET", "/v1/capacity?provider=%ff", "").await;
+    let hint = unreadable.json()["hint"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(
+        unreadable.status == 400 && hint.contains("UTF-8"),
+        "{unreadable:?}"
+    );
+}

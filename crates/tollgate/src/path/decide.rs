@@ -372,7 +372,7 @@ impl AcquiredPermit {
         };
         let learned = self.observe(observed);
         let read = match costs {
-            [] => response_cost::reported(&self.subject, &self.policy, observed),
+            [] => response_cost::reported(&self.subject, &self.policy, status, body),
             _stated => Vec::new(),
         };
         self.settle(costs, &read);

@@ -12,7 +12,6 @@ use tollgate_core::ask::CostUnit;
 use tollgate_core::feedback;
 use tollgate_core::limit::Rule;
 
-use super::learn::ObservedResponse;
 use super::subject::Subject;
 use crate::body::{BodyFormat, CostReader, Decoder, WantedCost};
 use crate::decode;
@@ -45,18 +44,19 @@ fn body_format(headers: &HeaderMap) -> Option<BodyFormat> {
 pub(super) fn reported(
     subject: &Subject,
     policy: &CompiledPolicy,
-    observed: ObservedResponse<'_>,
+    status: u16,
+    body: &[u8],
 ) -> Vec<(usize, u64)> {
-    if observed.body.is_empty() || observed.status >= 400 {
+    if body.is_empty() || status >= 400 {
         return Vec::new();
     }
-    let format = match observed.body.trim_ascii_start() {
+    let format = match body.trim_ascii_start() {
         [b'{' | b'[', ..] => BodyFormat::Json,
         _ => BodyFormat::Events,
     };
     let reader = cost_reader(subject, policy, &HeaderMap::new(), format);
     reader.map_or_else(Vec::new, |mut reader| {
-        reader.push(&Bytes::copy_from_slice(observed.body));
+        reader.push(&Bytes::copy_from_slice(body));
         reader.costs()
     })
 }
