@@ -29,6 +29,7 @@ mod limit_binding;
 mod per_node;
 mod policy;
 mod scope_capacity;
+mod response_time;
 mod retry_waits;
 mod savings;
 mod seen_entities;

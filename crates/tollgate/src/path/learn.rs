@@ -174,6 +174,9 @@ fn count_response(
 ) {
     let provider = &subject.provider;
     provider.metrics.on_response(status, class, took);
+    if class == Class::Success {
+        provider.response_time.learn(took);
+    }
     if class == Class::Other {
         let now = provider.ledger.at();
         provider.client_errors.report(&subject.id, status, now);

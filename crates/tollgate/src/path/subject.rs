@@ -184,9 +184,19 @@ impl Subject {
         }
     }
 
-    /// How long to wait for the permit itself.
+    /// How long to wait for the permit itself. A call with a deadline leaves time for its response: sent later, it
+    /// would cost quota, and its caller would be gone before the response.
     pub(crate) fn queue_patience(&self, queue: Span) -> Span {
-        self.patience_until(self.queue_deadline(queue))
+        let until = self.queue_deadline(queue);
+        let patience = self.patience_until(until);
+        let is_sent_here = self.use_within == Span::ZERO;
+        match self.deadline {
+            Some(_) if is_sent_here => {
+                let total = until.since(self.started);
+                patience - self.provider.response_time.reserved_of(total)
+            }
+            Some(_) | None => patience,
+        }
     }
 
     /// Until when to wait in the queue: this caller's own time first; once that is up and the

@@ -26,6 +26,7 @@ use super::lazy_provider::ProviderDeps;
 use super::local_share::LocalShare;
 use super::loop_detection::Via;
 use super::policy::{CompiledPolicy, OwnCells};
+use super::response_time::ResponseTime;
 use super::retry_waits::RetryWaits;
 use super::savings::{Savings, SavingsCounters};
 use super::seen_entities::SeenEntities;
@@ -66,6 +67,8 @@ pub struct ActiveProvider {
     pub(crate) suspended_keys: SuspendedKeys,
     /// What completions of each entity used.
     pub(crate) token_estimates: Arc<TokenEstimates>,
+    /// How long its responses take.
+    pub(crate) response_time: ResponseTime,
     /// Says in the log that calls got a 401, 403, 404 …
     pub(crate) client_errors: ClientErrorTally,
     /// Says in the log that the cost of a call is not certain.
@@ -129,6 +132,7 @@ impl ActiveProvider {
             tokens: Tokens::default(),
             suspended_keys: SuspendedKeys::default(),
             token_estimates: Arc::default(),
+            response_time: ResponseTime::default(),
             client_errors: ClientErrorTally::new(&name, events),
             cost_doubts,
             items: MergeGroups::default(),

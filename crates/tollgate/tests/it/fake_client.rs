@@ -54,6 +54,11 @@ impl FakeClient {
         }
     }
 
+    /// Each response takes so long.
+    pub(crate) fn taking(self, takes: Duration) -> FakeClient {
+        FakeClient { takes, ..self }
+    }
+
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
         self.log.lock().clone()
     }

@@ -101,6 +101,29 @@ async fn s11_a_call_chooses_cache_and_dedup() {
     assert_eq!(client.arrivals().len(), 6, "each its own");
 }
 
+/// Under a flood with deadlines every call waited until its last moment, was sent, and its caller was gone before
+/// the response: all of the quota was used, and nobody was served.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_not_sent_too_late_for_its_response() {
+    let client = ok().taking(SECOND);
+    let service = governed(provider().limit(1, SECOND), &client).await;
+    let first = send(&service, get("/first")).await;
+    assert!(first.is_ok(), "it tells how long a response takes");
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let request = with(
+            get(&format!("/{number}")),
+            Call::unaddressed().timeout(6 * SECOND),
+        );
+        let service = service.clone();
+        calls.spawn(async move { send(&service, request).await.is_ok() });
+        tokio::time::advance(SECOND / 4).await;
+    }
+    let served = calls.join_all().await.into_iter().filter(|ok| *ok).count();
+    assert!(served >= 5, "{served}");
+    assert_eq!(client.arrivals().len(), 1 + served, "all that were sent");
+}
+
 /// Each attempt costs a permit, and a retry is one.
 #[tokio::test(start_paused = true)]
 async fn a_retry_is_counted_like_any_attempt() {
