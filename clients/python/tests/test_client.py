@@ -218,8 +218,11 @@ def test_a_permit_is_renewed_while_it_is_open(client, daemon):
     permit.report(status=200)
     with pytest.raises(PermitError):
         permit.renew()
-    with pytest.raises(NotFound) as unknown:
+    with pytest.raises(PermitError) as used:
         client.renew(permit.id)
+    assert used.value.code == "AlreadyReported"
+    with pytest.raises(NotFound) as unknown:
+        client.renew("00")
     assert unknown.value.code == "UnknownPermit"
     with pytest.raises(PermitError):
         client.acquire("203.0.113.7", guard="ip").renew()

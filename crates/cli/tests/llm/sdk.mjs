@@ -26,7 +26,7 @@ step('node openai tools', called.choices[0].message.tool_calls[0].function.name 
 // The model is known by then, so that every attempt of the SDK reaches the provider.
 await client.chat.completions.create({ model: 'node-timeout', messages: hello, max_tokens: 50 });
 await client.chat.completions.create({ model: 'node-timeout', messages: hello, max_tokens: 5000, sim_output: 5000 }, { timeout: 300 })
-  .then(() => step('node openai timeout', false), (error) => step('node openai timeout', error.constructor.name === 'APIConnectionTimeoutError'));
+  .then(() => step('node openai timeout', false), (error) => step('node openai timeout', error.constructor.name === 'APIConnectionTimeoutError' || error.status === 504));
 
 const claude = new Anthropic({ baseURL: `http://${gateway}/anthropic`, apiKey: 'unused' });
 const message = await claude.messages.create({ model: 'node-claude', messages: hello, max_tokens: 50 });
@@ -38,4 +38,4 @@ const used = await claude.messages.create({ model: 'node-claude-tools', messages
 step('node anthropic tools', used.stop_reason === 'tool_use' && used.content[0].name === 'weather');
 await claude.messages.create({ model: 'node-claude-timeout', messages: hello, max_tokens: 50 });
 await claude.messages.create({ model: 'node-claude-timeout', messages: hello, max_tokens: 5000, sim_output: 5000 }, { timeout: 300 })
-  .then(() => step('node anthropic timeout', false), (error) => step('node anthropic timeout', error.constructor.name === 'APIConnectionTimeoutError'));
+  .then(() => step('node anthropic timeout', false), (error) => step('node anthropic timeout', error.constructor.name === 'APIConnectionTimeoutError' || error.status === 504));

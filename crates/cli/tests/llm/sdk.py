@@ -49,6 +49,8 @@ for model in ["openai-timeout", "openai-new-timeout"]:
         step(model, False)
     except openai.APITimeoutError:
         step(model, True)
+    except openai.APIStatusError as late:  # Tollgate, which is told the timeout, was first
+        step(model, late.status_code == 504)
 
 claude = anthropic.Anthropic(base_url=f"http://{gateway}/anthropic", api_key="unused")
 reply = claude.messages.create(model="claude-chat", messages=hello, max_tokens=50)
@@ -67,6 +69,8 @@ for model in ["claude-timeout", "claude-new-timeout"]:
         step(model, False)
     except anthropic.APITimeoutError:
         step(model, True)
+    except anthropic.APIStatusError as late:
+        step(model, late.status_code == 504)
 
 
 async def use_async_clients():
