@@ -45,9 +45,6 @@ pub struct LocalQuota {
     pub full_after: Option<Span>,
     /// The limit's period: a refill takes no longer.
     pub period: Span,
-    /// It refills evenly, as a bucket does. A window frees what left it when that leaves, all of it at the latest
-    /// after `full_after`.
-    pub is_even: bool,
 }
 
 /// The quota as the provider reports it.
@@ -66,8 +63,6 @@ pub struct Degrade {
     provider: Option<(u64, Micros)>,
     /// Degraded until then, if nothing ends it earlier.
     until: Option<Micros>,
-    /// When our own count may have recovered, and is evaluated again.
-    look_at: Micros,
     /// The provider's reset has passed since degrade began: then `below` is enough to end it.
     reset_passed: bool,
 }
@@ -146,12 +141,7 @@ impl Degrade {
             None if remaining < settings.below => self.close(settings, local, now),
             None => DegradeChange::None,
             Some(_) if remaining >= self.ends_at(settings) => self.end(),
-            Some(until) if now < until => {
-                if now >= self.look_at {
-                    self.look_at = now + self.look_after(settings, local);
-                }
-                DegradeChange::None
-            }
+            Some(until) if now < until => DegradeChange::None,
             Some(_) => self.close(settings, local, now),
         }
     }
@@ -176,10 +166,7 @@ impl Degrade {
             }
             ScopeView::Closed {
                 remaining: Some(remaining),
-            } => {
-                self.until = Some(now + remaining);
-                self.look_at = now + remaining;
-            }
+            } => self.until = Some(now + remaining),
             ScopeView::Closed { remaining: None }
             | ScopeView::CacheOnly { .. }
             | ScopeView::Paused { .. } => {}
@@ -210,7 +197,7 @@ impl Degrade {
     /// When to evaluate again; `None` = not before the next response.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
-        self.until.map(|until| until.min(self.look_at))
+        self.until
     }
 
     fn ends_at(&self, settings: &DegradeSettings) -> u64 {
@@ -221,36 +208,26 @@ impl Degrade {
         }
     }
 
-    /// Closes until the later of: the provider's count expires, our own count has recovered at the latest.
+    /// Closes until the later of: the provider's count expires, our own count may have recovered. Whoever sees it
+    /// then evaluates again; if nobody does, because this process has ended, it is open.
     fn close(
         &mut self,
         settings: &DegradeSettings,
         local: LocalQuota,
         now: Micros,
     ) -> DegradeChange {
-        let wanted = self.ends_at(settings);
         let provider = self
             .provider
-            .filter(|(remaining, _)| *remaining < wanted)
+            .filter(|(remaining, _)| *remaining < self.ends_at(settings))
             .map_or(Span::ZERO, |(_, until)| until.since(now));
-        let local_at_most = match local.remaining < wanted {
-            true if local.is_even => refill_time(local, wanted),
-            true => full_time(local),
-            false => Span::ZERO,
+        let local = if local.remaining < self.ends_at(settings) {
+            refill_time(local, self.ends_at(settings))
+        } else {
+            Span::ZERO
         };
-        let closed_for = provider.max(local_at_most).max(RECHECK_MIN);
+        let closed_for = provider.max(local).max(RECHECK_MIN);
         self.until = Some(now + closed_for);
-        self.look_at = now + provider.max(self.look_after(settings, local));
         DegradeChange::Degraded { closed_for }
-    }
-
-    /// How long until our own count may have recovered.
-    fn look_after(&self, settings: &DegradeSettings, local: LocalQuota) -> Span {
-        let wanted = self.ends_at(settings);
-        match local.remaining < wanted {
-            true => refill_time(local, wanted).max(RECHECK_MIN),
-            false => RECHECK_MIN,
-        }
     }
 
     fn end(&mut self) -> DegradeChange {
@@ -263,19 +240,13 @@ impl Degrade {
 /// When our own count may reach `wanted`, if it refills evenly. A window that frees several slots
 /// at once is evaluated again at that time, each time closer to the exact one.
 fn refill_time(local: LocalQuota, wanted: u64) -> Span {
-    let full = full_time(local);
+    let full = local.full_after.unwrap_or(local.period).min(local.period);
     let missing = wanted.saturating_sub(local.remaining);
     let used = local.limit.saturating_sub(local.remaining);
     if missing >= used {
         return full;
     }
     full.scale_up(missing, used)
-}
-
-/// When all of our own count is free again, at the latest.
-fn full_time(local: LocalQuota) -> Span {
-    let full = local.full_after.unwrap_or(local.period);
-    full.min(local.period)
 }
 
 impl DegradeChange {

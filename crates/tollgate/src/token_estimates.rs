@@ -76,6 +76,8 @@ struct Completion {
     used: u64,
     /// So much more is held than they use, in thousandths of it: providers hold more for a call without a bound.
     margin: u64,
+    /// A completion has ended since the margin was raised: several rejections at a time say the same.
+    may_rise: bool,
     /// The turn in which it was last used.
     used_in: u64,
 }
@@ -96,7 +98,9 @@ impl TokenEstimates {
     pub(crate) fn on_limited(&self, unit: &str, entity: &str) {
         let mut known = self.known.lock();
         let name = (unit.to_owned(), entity.to_owned());
-        if let Some(completion) = known.models.get_mut(&name) {
+        if let Some(completion) = known.models.get_mut(&name)
+            && std::mem::take(&mut completion.may_rise)
+        {
             let raised = (1_000 + completion.margin) * RAISED_PERCENT / 100 - 1_000;
             completion.margin = raised.min(MARGIN_MAX);
         }
@@ -118,8 +122,10 @@ impl TokenEstimates {
         let known = models.entry(name).or_insert(Completion {
             used,
             margin: 0,
+            may_rise: true,
             used_in: *turn,
         });
+        known.may_rise = true;
         known.used = next_estimate(Some(known.used), used);
         known.margin -= known.margin.div_ceil(MARGIN_FALL);
         known.used_in = *turn;
@@ -290,8 +296,14 @@ mod tests {
         let held = || estimates.completion("tokens", "m").unwrap();
         estimates.learn("tokens", "m", 200);
         (0..4).for_each(|_| estimates.on_limited("tokens", "m"));
-        assert!((480..500).contains(&held()), "{}", held());
-        (0..100).for_each(|_| estimates.on_limited("tokens", "m"));
+        assert_eq!(held(), 250, "four at the same time");
+        let again = || {
+            estimates.learn("tokens", "m", 200);
+            estimates.on_limited("tokens", "m");
+        };
+        (0..3).for_each(|_| again());
+        assert!((480..490).contains(&held()), "{}", held());
+        (0..100).for_each(|_| again());
         assert_eq!(held(), 800);
         (0..300).for_each(|_| estimates.learn("tokens", "m", 200));
         assert!((600..700).contains(&held()), "{}", held());

@@ -23,6 +23,11 @@ async fn the_body_of_a_report_settles_the_cost() {
         (json!({"status": 200, "body": usage}), 500),
         (json!({"status": 200, "body": usage.to_string()}), 500),
         (json!({"status": 200, "body": stream}), 30),
+        // The beginning of a stream says less than its end.
+        (
+            json!({"status": 200, "body": stream.replace("[DONE]", "")}),
+            100,
+        ),
         (json!({"status": 200, "body": {"text": "no usage"}}), 100),
         (json!({"status": 500, "body": usage}), 100),
         (json!({"status": 200}), 100),

@@ -156,7 +156,7 @@ impl CallPermit {
 impl Drop for CallPermit {
     fn drop(&mut self) {
         if let Some(mut acquired) = self.acquired.take() {
-            acquired.count_as_sent();
+            acquired.lapse();
         }
     }
 }

@@ -289,10 +289,12 @@ impl AcquiredPermit {
     }
 
     /// Its time is over, and nobody has reported it: it counts, also towards degrade mode.
-    pub(super) fn lapse(&mut self) {
+    pub(crate) fn lapse(&mut self) {
         self.count_as_sent();
-        let key = self.key.as_deref();
-        learn::update_degrade(&self.subject, &self.policy, key, &Feedback::default());
+        if self.policy.provider.enabled {
+            let key = self.key.as_deref();
+            learn::update_degrade(&self.subject, &self.policy, key, &Feedback::default());
+        }
     }
 
     /// Bytes have left, or may have: another process does not say when.

@@ -174,7 +174,8 @@ fn count_response(
 ) {
     let provider = &subject.provider;
     provider.metrics.on_response(status, class, took);
-    if class == Class::Success {
+    // Others hold their permits for as long as they like, and say what they like.
+    if class == Class::Success && subject.use_within == Span::ZERO {
         provider.response_time.learn(took);
     }
     if class == Class::Other {

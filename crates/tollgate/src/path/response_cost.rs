@@ -52,13 +52,24 @@ pub(super) fn reported(
     }
     let format = match body.trim_ascii_start() {
         [b'{' | b'[', ..] => BodyFormat::Json,
-        _ => BodyFormat::Events,
+        // Only the last events say what was used; an earlier one says less, and what is held would be given back.
+        events if has_ended(events) => BodyFormat::Events,
+        _ => return Vec::new(),
     };
     let reader = cost_reader(subject, policy, &HeaderMap::new(), format);
     reader.map_or_else(Vec::new, |mut reader| {
         reader.push(&Bytes::copy_from_slice(body));
         reader.costs()
     })
+}
+
+/// Is the last event of a stream there? A report has the beginning of a body.
+fn has_ended(events: &[u8]) -> bool {
+    const LAST_EVENTS: [&[u8]; 3] = [b"[DONE]", b"message_stop", b"response.completed"];
+    let last = events.trim_ascii_end();
+    let last = last.split(|byte| *byte == b'\n').rev().take(3);
+    let mut lines = last.flat_map(|line| LAST_EVENTS.map(|name| (line, name)));
+    lines.any(|(line, name)| line.windows(name.len()).any(|part| part == name))
 }
 
 /// Reads the real cost of a call of the gateway while its response passes, where the provider file says that

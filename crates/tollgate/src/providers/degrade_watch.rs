@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tollgate_core::ask::{CellId, ScopeId, Settle};
 use tollgate_core::degrade::{Degrade, DegradeSettings, LocalQuota, ProviderQuota};
-use tollgate_core::limit::{Algorithm, CellView, Rule};
+use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::time::{Micros, Span};
 
 use super::health::{Inner, ProviderHealth};
@@ -178,7 +178,6 @@ fn tightest(watch: &DegradeWatch, views: &[CellView]) -> Option<LocalQuota> {
         limit: view.limit.min(rule.max_cost()),
         full_after: view.reset_after,
         period: rule.period(),
-        is_even: matches!(rule.algorithm(), Algorithm::Bucket { .. }),
     })
 }
 
