@@ -8,8 +8,8 @@
 //! permit comes before reqwest connects; a failed connection gives it back. All hops together have
 //! the time of the call.
 //!
-//! Never: sends anything without a permit, or a header with a credential to another origin than the
-//! caller's. Gives a response to a client that may have another credential.
+//! Never: sends anything without a permit, or to another origin than the caller's one of the usual headers of
+//! credentials (`Authorization`, `Cookie` …), a header that is marked as sensitive, or a default header. Gives a response to a client that may have another credential.
 
 mod default_headers;
 mod redirect;
