@@ -39,6 +39,18 @@ def test_a_permit_is_granted_reported_and_counted(daemon, client, used):
     assert used(client, "x") == 1
 
 
+def test_a_report_takes_as_much_of_a_body_as_the_server_reads(daemon, client):
+    async def main() -> None:
+        async with daemon.async_client() as own:
+            for body in ("x" * 70_000, '"' * 70_000, "é" * 70_000, b"\xff" * 70_000):
+                permit = await own.acquire("wide")
+                assert (await permit.report(status=200, body=body)).first
+
+    run(main())
+    headers = {"x-long": "y" * 60_000}
+    assert client.acquire("wide").report(status=200, headers=headers, body='"' * 70_000).first
+
+
 def test_many_tasks_share_one_client(daemon, client, used):
     async def main() -> int:
         async with daemon.async_client() as own:

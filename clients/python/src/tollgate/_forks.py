@@ -42,8 +42,8 @@ def cut(descriptor: int) -> None:
 
 def _in_child() -> None:
     for what in list(_registered):
-        # Without a free descriptor a connection stays shared; the locks of the others count more.
-        with contextlib.suppress(OSError):
+        # Without a free descriptor a connection stays shared; the locks of the others count more, whatever fails.
+        with contextlib.suppress(Exception):
             what.after_fork()
 
 

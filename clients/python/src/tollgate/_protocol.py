@@ -7,6 +7,7 @@ Never: does I/O.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlencode
@@ -28,8 +29,8 @@ SECRET_HEADERS = frozenset(
 )
 #: The server reads so many headers of a response.
 HEADERS_MAX = 512
-#: The part of a body that may say something about limits; error bodies are smaller.
-REPORT_BODY_MAX = 64 * 1024
+#: The server reads so much of a report; the part of a body that fits into it says enough about limits.
+REPORT_MAX = 64 * 1024
 
 
 def target(
@@ -208,13 +209,21 @@ def report(
     if body is not None:
         if not isinstance(body, (str, bytes)):
             raise BadRequest("`body` is not a body", hint="give a text or bytes")
-        part = body[:REPORT_BODY_MAX]
+        part = body[:REPORT_MAX]
         fields["body"] = part.decode("utf-8", "replace") if isinstance(part, bytes) else part
     if latency is not None:
         fields["latency"] = seconds("latency", latency)
     if cost is not None:
         fields["cost"] = cost_of(cost, least=0)
+    _cut_body(fields)
     return Request("POST", "/v1/report", fields)
+
+
+def _cut_body(fields: Dict[str, Any]) -> None:
+    """Leaves as much of the beginning of the body as the server reads: quotes and letters take more in JSON."""
+    while fields.get("body") and (size := len(json.dumps(fields))) > REPORT_MAX:
+        body = fields["body"]
+        fields["body"] = body[: max(len(body) - max(size - REPORT_MAX, len(body) // 8), 0)]
 
 
 def report_headers(headers: Any) -> Dict[str, List[str]]:
