@@ -81,7 +81,7 @@ impl ProviderHealth {
         // The response does not wait for it.
         self.ledger.peek_then(watch.cells.clone(), move |views| {
             if let (Some(health), Some(ours)) = (health.upgrade(), tightest(&watch, &views)) {
-                health.on_remaining(watch, theirs, ours);
+                health.on_remaining(&watch, theirs, ours);
             }
         });
     }
@@ -97,14 +97,14 @@ impl ProviderHealth {
     /// What remains of the provider's quota, or of an entity's: is it little enough for degrade mode?
     fn on_remaining(
         &self,
-        watch: Arc<DegradeWatch>,
+        watch: &Arc<DegradeWatch>,
         theirs: Option<ProviderQuota>,
         ours: LocalQuota,
     ) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let now = self.ledger.at();
-        let Some((change, was_on, is_on)) = evaluate(inner, &watch, theirs, ours, now) else {
+        let Some((change, was_on, is_on)) = evaluate(inner, watch, theirs, ours, now) else {
             return; // its limits still hold
         };
         let has_look = inner.degrades.next_look.is_some();
